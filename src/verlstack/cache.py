@@ -1,0 +1,170 @@
+"""The cache on disk: where things lie, and how a file gets there whole or not at all.
+
+Layout below the root (VERLSTACK_CACHE, else XDG_CACHE_HOME/verlstack, else ~/.cache/verlstack):
+`files/SHA256/NAME` downloads · `built/KEY/` wheels built from source · `layers/KEY.{blob,json}` finished layers ·
+`bases/KEY/` base images · `parts/` downloads to resume · `tmp/` what is being written · `locks/`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from verlstack.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+CHUNK = 1 << 20  # bytes; large enough that per-call overhead vanishes beside SHA-256
+
+_STORAGE_TROUBLE = {
+    errno.ENOSPC: ("no space left on the device", "free some space, or set VERLSTACK_CACHE to a larger disk"),
+    errno.EDQUOT: ("the disk quota is used up", "free some space, or set VERLSTACK_CACHE to another disk"),
+    errno.EROFS: ("the file system is read-only", "set VERLSTACK_CACHE to a folder that can be written"),
+    errno.EACCES: ("permission denied", "set VERLSTACK_CACHE to a folder of your own"),
+    errno.EPERM: ("operation not permitted", "set VERLSTACK_CACHE to a folder of your own"),
+    errno.EIO: ("the disk reports an input/output error", "check the disk, then run the command again"),
+    errno.ENOTDIR: ("a file stands where a folder is needed", "move that file away"),
+}
+
+
+@contextlib.contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn the operating system's refusals around `path` into a StorageError that says what to do.
+
+    Raises:
+        StorageError: for the errno values of a full, read-only or forbidden disk; other OSErrors pass unchanged.
+    """
+    try:
+        yield
+    except OSError as e:
+        trouble = _STORAGE_TROUBLE.get(e.errno or 0)
+        if trouble is None:
+            raise
+        raise StorageError(f"cannot write: {trouble[0]}", where=str(e.filename or path), todo=trouble[1]) from e
+
+
+def sha256_file(path: Path) -> str:
+    """Hexadecimal SHA-256 of a file's bytes."""
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as f:
+        while chunk := f.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def atomic(target: Path, *, tmp: Path | None = None, mode: int = 0o644) -> Iterator[IO[bytes]]:
+    """Open a temporary file that becomes `target`, fsynced, when the block ends well, and vanishes when it does not.
+
+    Args:
+        target: final path; an existing file is replaced in one step.
+        tmp: folder on the same file system for the unfinished file; the target's own by default.
+        mode: permission bits of the finished file.
+
+    Raises:
+        StorageError: the disk is full, read-only or forbidden.
+    """
+    with storage_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{target.name[:80]}.", dir=tmp or target.parent)
+        unfinished = Path(name)
+        try:
+            with os.fdopen(handle, "wb") as f:
+                yield f
+                f.flush()
+                os.fchmod(f.fileno(), mode)
+                os.fsync(f.fileno())
+            unfinished.replace(target)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+
+
+class Cache:
+    """Paths and locks of one cache root; creating the object touches nothing."""
+
+    def __init__(self, root: Path) -> None:
+        """Remember the root folder; nothing is created yet."""
+        self.root = root
+
+    @classmethod
+    def from_environment(cls, env: Mapping[str, str]) -> Cache:
+        """The cache that `env` asks for: VERLSTACK_CACHE, else XDG_CACHE_HOME/verlstack, else ~/.cache/verlstack."""
+        if own := env.get("VERLSTACK_CACHE"):
+            return cls(Path(own).expanduser().absolute())
+        if xdg := env.get("XDG_CACHE_HOME"):
+            return cls(Path(xdg).absolute() / "verlstack")
+        return cls(Path(env.get("HOME") or Path.home()) / ".cache" / "verlstack")
+
+    @property
+    def tmp(self) -> Path:
+        """Folder for unfinished files, on the cache's own file system."""
+        return self.root / "tmp"
+
+    @property
+    def layers(self) -> Path:
+        """Finished layers."""
+        return self.root / "layers"
+
+    @property
+    def bases(self) -> Path:
+        """Base images."""
+        return self.root / "bases"
+
+    @property
+    def parts(self) -> Path:
+        """Downloads that can be resumed, one `SHA256.part` each."""
+        return self.root / "parts"
+
+    def file(self, sha256: str, filename: str) -> Path:
+        """Where a fetched file with this hash lies; its own name is kept because a wheel's name carries its tags."""
+        return self.root / "files" / sha256 / filename
+
+    def built(self, key: str) -> Path:
+        """Folder of a wheel built from source under this key."""
+        return self.root / "built" / key
+
+    @contextlib.contextmanager
+    def use(self) -> Iterator[Cache]:
+        """Hold the cache for a command's lifetime; the first user in sweeps what a killed one left in `tmp/`.
+
+        Raises:
+            StorageError: the cache cannot be created or written.
+        """
+        with storage_errors(self.root):
+            for folder in (self.tmp, self.parts, self.layers, self.bases, self.root / "locks"):
+                folder.mkdir(parents=True, exist_ok=True)
+            gate = (self.root / "locks" / "use").open("a")
+        with gate:
+            try:
+                fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                pass  # somebody else is at work: leave their unfinished files alone
+            else:
+                _empty(self.tmp)
+            fcntl.flock(gate, fcntl.LOCK_SH)
+            yield self
+
+    @contextlib.contextmanager
+    def lock(self, name: str) -> Iterator[None]:
+        """Serialise work on one cache entry between processes; the kernel frees the lock of a killed holder."""
+        path = self.root / "locks" / name
+        with storage_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle = path.open("a")
+        with handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+
+
+def _empty(folder: Path) -> None:
+    for path in sorted(folder.rglob("*"), reverse=True):
+        with contextlib.suppress(OSError):
+            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()

@@ -1,0 +1,117 @@
+"""The only module that starts other programs: one runner, so that tests can refuse or replace it."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING
+
+from verlstack.errors import VerlstackError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+_KEPT_STDERR_LINES = 20  # enough to hold a Python or apt error, short enough to read
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a finished program left behind: decoded output and its exit status."""
+
+    args: tuple[str, ...]
+    returncode: int
+    stdout: str
+    stderr: str
+
+    @property
+    def tail(self) -> str:
+        """Last lines of stderr (of stdout where stderr is empty), for an error message."""
+        lines = (self.stderr.strip() or self.stdout.strip()).splitlines()
+        return "\n".join(lines[-_KEPT_STDERR_LINES:])
+
+
+class ProgramMissingError(VerlstackError):
+    """The program is not installed."""
+
+    exit_code = 13
+
+
+def run(
+    args: Sequence[str | Path],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    stdin: str | None = None,
+    timeout: float | None = None,
+) -> Result:
+    """Run a program to its end and return its output; a non-zero exit status is the caller's to judge.
+
+    Args:
+        args: program and arguments; never a shell line.
+        env: the whole environment of the program; None inherits ours.
+        cwd: working directory.
+        stdin: text to feed; None means no input.
+        timeout: seconds after which the program is killed and status 124 returned (as coreutils' `timeout` does).
+
+    Raises:
+        ProgramMissingError: the program does not exist or may not be executed.
+    """
+    words = tuple(str(a) for a in args)
+    try:
+        done = subprocess.run(
+            words,
+            env=None if env is None else dict(env),
+            cwd=cwd,
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
+        )
+    except (FileNotFoundError, PermissionError) as e:
+        raise ProgramMissingError(f"cannot run {words[0]}: {e.strerror}", where=words[0]) from e
+    except subprocess.TimeoutExpired:
+        return Result(args=words, returncode=124, stdout="", stderr=f"{words[0]}: no end after {timeout} s")
+    return Result(args=words, returncode=done.returncode, stdout=done.stdout, stderr=done.stderr)
+
+
+class Pipe:
+    """A long-lived program that is spoken to over binary stdin and stdout; use as a context manager."""
+
+    def __init__(self, args: Sequence[str | Path], *, env: Mapping[str, str]) -> None:
+        """Start the program with `env` as its whole environment.
+
+        Raises:
+            ProgramMissingError: the program does not exist or may not be executed.
+        """
+        words = [str(a) for a in args]
+        try:
+            self._process = subprocess.Popen(
+                words, env=dict(env), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+        except (FileNotFoundError, PermissionError) as e:
+            raise ProgramMissingError(f"cannot run {words[0]}: {e.strerror}", where=words[0]) from e
+
+    @property
+    def stdin(self) -> IO[bytes]:
+        """Binary stream into the program."""
+        assert self._process.stdin is not None  # noqa: S101 - PIPE was asked for
+        return self._process.stdin
+
+    @property
+    def stdout(self) -> IO[bytes]:
+        """Binary stream out of the program."""
+        assert self._process.stdout is not None  # noqa: S101 - PIPE was asked for
+        return self._process.stdout
+
+    def __enter__(self) -> Pipe:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self.stdin.close()
+        self.stdout.close()
