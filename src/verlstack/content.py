@@ -43,6 +43,16 @@ class OnDisk:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Slice:
+    """A stretch of a file: one member of an uncompressed tar that is never unpacked."""
+
+    path: Path
+    offset: int
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Member:
     """A member of a zip archive, read straight from the archive's bytes.
 
@@ -65,7 +75,7 @@ class Member:
     sha256: str | None
 
 
-Source = Inline | OnDisk | Member
+Source = Inline | OnDisk | Slice | Member
 
 
 class Reader:
@@ -100,13 +110,13 @@ class Reader:
         digest = hashlib.sha256()
         total = 0
         held = b""
-        for piece in self._file(source) if isinstance(source, OnDisk) else self._member(source):
+        for piece in self._member(source) if isinstance(source, Member) else self._file(source):
             if held:
                 yield held
             digest.update(piece)
             total += len(piece)
             held = piece
-        if isinstance(source, OnDisk):
+        if not isinstance(source, Member):
             if (total, digest.hexdigest()) != (source.size, source.sha256):
                 raise StorageError("a file changed while it was being read", where=str(source.path), todo="run again")
         elif total != source.size:
@@ -121,10 +131,19 @@ class Reader:
             self._open[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         return self._open[path]
 
-    def _file(self, source: OnDisk) -> Iterator[bytes]:
+    def _file(self, source: OnDisk | Slice) -> Iterator[bytes]:
+        if isinstance(source, Slice):
+            yield from self._stretch(source)
+            return
         with source.path.open("rb", buffering=0) as f:
             while piece := f.read(_GROW):
                 yield piece
+
+    def _stretch(self, source: Slice) -> Iterator[bytes]:
+        handle, at, end = self._handle(source.path), source.offset, source.offset + source.size
+        while at < end and (piece := os.pread(handle, min(_GROW, end - at), at)):
+            at += len(piece)
+            yield piece
 
     def _member(self, source: Member) -> Iterator[bytes]:
         if source.method == _STORED:

@@ -103,11 +103,12 @@ def arrange(entries: Iterable[tar.Entry]) -> list[tar.Entry]:
 def same(one: tar.Entry, other: tar.Entry) -> bool:
     """Whether two entries put the same thing at the same path."""
     return (one.kind, one.mode, one.link, one.size) == (other.kind, other.mode, other.link, other.size) and (
-        _fingerprint(one) == _fingerprint(other)
+        fingerprint(one) == fingerprint(other)
     )
 
 
-def _fingerprint(entry: tar.Entry) -> str | None:
+def fingerprint(entry: tar.Entry) -> str | None:
+    """SHA-256 of a file's content; None for directories and links."""
     if entry.content is None:
         return None
     data = getattr(entry.content, "data", None)

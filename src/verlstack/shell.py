@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
@@ -115,3 +116,17 @@ class Pipe:
         self._process.wait()
         self.stdin.close()
         self.stdout.close()
+
+
+# What a program needs from our environment to reach the network as the user does; nothing else is handed on.
+_NETWORK_VARIABLES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy", "ssl_cert_file", "git_ssl_cainfo")
+
+
+def search_path() -> str:
+    """PATH of this process, for programs that get an otherwise new environment."""
+    return os.environ.get("PATH", os.defpath)
+
+
+def network_settings() -> dict[str, str]:
+    """Proxies and certificate bundles of this process."""
+    return {name: value for name, value in os.environ.items() if name.lower() in _NETWORK_VARIABLES}

@@ -31,6 +31,8 @@ class Entry:
         mode: permission bits.
         content: where a file's bytes come from; None for directories and links.
         link: a symbolic link's target.
+        uid: numeric owner; everything but a base's own files belongs to root.
+        gid: numeric group.
     """
 
     path: str
@@ -38,6 +40,8 @@ class Entry:
     mode: int
     content: Source | None = None
     link: str = ""
+    uid: int = 0
+    gid: int = 0
 
     @property
     def size(self) -> int:
@@ -86,9 +90,9 @@ def header(entry: Entry, epoch: int) -> bytes:
     blocks = b""
     if records:
         body = b"".join(_record(key, value) for key, value in records)
-        blocks = _block((b"pax_header", b""), 0o644, len(body), epoch, b"x", b"") + body + padding(len(body))
+        blocks = _block((b"pax_header", b""), 0o644, (0, 0), len(body), epoch, b"x", b"") + body + padding(len(body))
     size = entry.size if entry.size <= _MAX_SIZE else 0
-    return blocks + _block(split, entry.mode, size, epoch, _TYPES[entry.kind], link[:_MAX_LINK])
+    return blocks + _block(split, entry.mode, (entry.uid, entry.gid), size, epoch, _TYPES[entry.kind], link[:_MAX_LINK])
 
 
 def _split(name: bytes) -> tuple[bytes, bytes] | None:
@@ -116,13 +120,15 @@ def _record(key: str, value: bytes) -> bytes:
     return str(length).encode() + tail
 
 
-def _block(split: tuple[bytes, bytes], mode: int, size: int, epoch: int, kind: bytes, link: bytes) -> bytes:
+def _block(
+    split: tuple[bytes, bytes], mode: int, owner: tuple[int, int], size: int, epoch: int, kind: bytes, link: bytes
+) -> bytes:
     name, prefix = split
     block = b"".join(
         (
             name.ljust(100, b"\0"),
             b"%07o\0" % mode,
-            b"0000000\0" * 2,  # uid, gid
+            b"%07o\0%07o\0" % owner,
             b"%011o\0" % size,
             b"%011o\0" % epoch,
             b" " * 8,  # checksum counts as blanks

@@ -1,0 +1,127 @@
+"""Which of the machine's apt sources are the distribution's own: read from /etc/apt at run time, never written down."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from verlstack.errors import BaseImageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+# `deb [options] uri suite component…` (sources.list(5), one-line style)
+_ONE_LINE = re.compile(r"deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(?P<uri>\S+)\s+(?P<suite>\S+)\s+(?P<components>.+)")
+# Fields that decide; `deb822` is the other style, stanzas of `Field: value` with continuation lines.
+_FIELD = re.compile(r"^([A-Za-z-]+):[ \t]*(.*(?:\n[ \t].*)*)", re.MULTILINE)
+
+# Options of the machine's apt that reaching the mirror may depend on: proxies, TLS, retries, tolerance for old mirrors.
+_CARRIED = re.compile(r"Acquire::(https?|ftp|Retries|Check-Valid-Until|Check-Date|ForceIPv[46])\b")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """What os-release says of a system.
+
+    Attributes:
+        id: "debian".
+        version: "12".
+        codename: "bookworm"; empty where the distribution has none.
+        name: for people, "Debian GNU/Linux 12 (bookworm)".
+    """
+
+    id: str
+    version: str
+    codename: str
+    name: str
+
+
+def parse_release(text: str) -> Release:
+    """Read an os-release file's text (os-release(5): shell assignments, values maybe quoted)."""
+    fields = {key: value.strip("\"'") for key, value in re.findall(r"^([A-Z_]+)=(.*)$", text, re.MULTILINE)}
+    return Release(
+        id=fields.get("ID", "linux"),
+        version=fields.get("VERSION_ID", ""),
+        codename=fields.get("VERSION_CODENAME", ""),
+        name=fields.get("PRETTY_NAME", fields.get("NAME", "unknown")),
+    )
+
+
+def own_sources(files: Mapping[str, str], release: Release) -> dict[str, str]:
+    """The distribution's own sources among apt's files, in apt's own two styles, verbatim.
+
+    Kept: binary packages, from a suite of this release (main, updates, security), with a component `main`, and signed
+    by the default keyring or by an archive keyring. A vendor's repository differs in one of them.
+
+    Args:
+        files: names and texts of /etc/apt/sources.list and of the files in sources.list.d.
+        release: this machine's.
+
+    Returns:
+        file name → text, `own.sources` (deb822) and `own.list`, whichever is not empty.
+
+    Raises:
+        BaseImageError: none is left.
+    """
+    stanzas, lines = [], []
+    for name, text in sorted(files.items()):
+        if name.endswith(".sources"):
+            stanzas += [stanza for stanza in _stanzas(text) if _is_own_stanza(stanza, release)]
+        elif name.endswith(".list"):
+            lines += [line for line in _lines(text) if _is_own_line(line, release)]
+    if not stanzas and not lines:
+        raise BaseImageError(
+            f"apt on this machine knows no mirror of {release.name}",
+            where=", ".join(sorted(files)) or "/etc/apt/sources.list.d",
+            todo=f"add a source of suite {release.codename}, component main, or use `--base registry:REF@sha256:…`",
+        )
+    found = {"own.sources": "\n\n".join(stanzas), "own.list": "\n".join(lines)}
+    return {name: text + "\n" for name, text in found.items() if text}
+
+
+def read(etc_apt: Path) -> dict[str, str]:
+    """Names and texts of the source files apt would read."""
+    paths = [etc_apt / "sources.list", *sorted((etc_apt / "sources.list.d").glob("*"))]
+    return {str(path): path.read_text(errors="replace") for path in paths if path.suffix in {".list", ".sources"}
+            and path.is_file()}  # fmt: skip
+
+
+def carried_options(dump: str) -> str:
+    """The lines of `apt-config dump` that reaching the mirror may depend on; may hold a proxy's password."""
+    return "".join(f"{line}\n" for line in dump.splitlines() if _CARRIED.match(line))
+
+
+def _stanzas(text: str) -> Iterator[str]:
+    plain = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+    yield from (stanza.strip("\n") for stanza in re.split(r"\n\s*\n", plain) if stanza.strip())
+
+
+def _lines(text: str) -> Iterator[str]:
+    yield from (line.partition("#")[0].strip() for line in text.splitlines() if line.strip().startswith("deb"))
+
+
+def _is_own_stanza(stanza: str, release: Release) -> bool:
+    fields = {key.lower(): value for key, value in _FIELD.findall(stanza)}
+    if fields.get("enabled", "yes").strip().lower() in {"no", "false", "0"}:
+        return False
+    return "deb" in fields.get("types", "").split() and _is_own(
+        fields.get("suites", "").split(), fields.get("components", "").split(), fields.get("signed-by", ""), release
+    )
+
+
+def _is_own_line(line: str, release: Release) -> bool:
+    match = _ONE_LINE.fullmatch(line)
+    if not match:
+        return False
+    signed_by = re.search(r"signed-by=(\S+)", match["options"] or "")
+    key = signed_by[1] if signed_by else ""
+    return _is_own([match["suite"]], match["components"].split(), key, release)
+
+
+def _is_own(suites: Iterable[str], components: Iterable[str], signed_by: str, release: Release) -> bool:
+    known = {f"{release.codename}{part}" for part in ("", "-updates", "-security", "/updates")}
+    archive_key = not signed_by or "-archive-" in signed_by or "BEGIN PGP" in signed_by
+    suites = set(suites)
+    return bool(suites) and suites <= known and "main" in components and archive_key

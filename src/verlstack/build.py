@@ -1,0 +1,236 @@
+"""`verlstack build`: lock → OCI layout. Base, interpreter, wheel layers, verl, smoke tests; same lock, same bytes."""
+
+from __future__ import annotations
+
+import concurrent.futures as futures
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from verlstack import bases, compose, interpreter, layer, lock as locking, oci, source, store
+from verlstack.errors import LockError
+from verlstack.oci import Image, NamedBlob
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from verlstack.bases import Base
+    from verlstack.compose import Settings
+    from verlstack.fetch import Artifact
+    from verlstack.interpreter import Interpreter
+    from verlstack.layer import Compression
+    from verlstack.lockfile import Lock
+    from verlstack.pins import Stack
+    from verlstack.store import Finished, Job
+    from verlstack.workshop import Workshop
+
+PYTHON_HOME = "/usr/local/bin"  # where the interpreter layer puts its tree
+OUTPUTS = ("oci-archive", "docker-archive")
+Output = Literal["oci-archive", "docker-archive"]
+_LABEL = "dev.verlstack"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the table: a layer, what is in it, and whether it had to be built."""
+
+    layer: str
+    pins: str
+    diff_id: str
+    raw_bytes: int
+    compressed_bytes: int
+    cached: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a build gave.
+
+    Attributes:
+        layout: folder of the OCI layout.
+        archive: the archive asked for, if any.
+        size: bytes a registry stores.
+        wheel_bytes: bytes of the wheels in the image, as the index serves them.
+    """
+
+    stack: str
+    tag: str
+    digest: str
+    lock: str
+    base: str
+    layout: Path
+    archive: Path | None
+    size: int
+    wheel_bytes: int
+    seconds: float
+    rows: tuple[Row, ...]
+
+
+def build(
+    stack: Stack, lock: Lock, shop: Workshop, *, base: str, fast: bool, dist: Path, output: Output | None
+) -> Report:
+    """Compose the image of a lock into `dist/STACK`.
+
+    Args:
+        stack: the pins, known to agree with the lock.
+        lock: what to build.
+        shop: the surroundings.
+        base: `auto`, `debian` or `registry:REF@sha256:…`.
+        fast: compress less; same diff_ids, other digest, and a tag and label that say so.
+        dist: folder for layouts and archives.
+        output: an archive to write beside the layout.
+
+    Raises:
+        VerlstackError: any of its kinds; the layout in `dist` is then the one that was there before.
+    """
+    start = time.monotonic()
+    compression = compose.faster(lock.compression, stack.fast_level) if fast else lock.compression
+    compression.check_library()
+    python = shop.find_interpreter(stack.python)
+    settings = shop.settings(stack, python, compression)
+    with futures.ThreadPoolExecutor(1) as aside:  # the bootstrap waits for the mirror, the wheels for the index
+        coming = aside.submit(_base, stack, lock, shop, base, python, compression)
+        jobs = compose.wheel_jobs(lock, settings, shop.cache, compose.smoke_entries(shop.smoke_tests))
+        found = compose.find_all(jobs, shop.cache, shop.workers)
+        missing = [job for job, have in zip(jobs, found, strict=True) if have is None]
+        _provide(missing, stack, lock, shop, python)
+        ground = coming.result()
+    bottom = settings.job("interpreter", entries=_interpreter_entries(ground, python, stack.python))
+    made = compose.build_all([bottom, *missing], shop.cache, workers=shop.workers, progress=shop.progress)
+    by_name = {x.name: x for x in (*made, *(x for x in found if x is not None))}
+    wheels = [by_name[x.name] for x in lock.layers]
+    store.check_claims([by_name["interpreter"], *wheels])
+    compose.check_diff_ids(lock, wheels, python.version)
+    image = _image(stack, lock, ground, by_name["interpreter"], wheels, fast=fast)
+    tag = f"{stack.tag}-fast" if fast else stack.tag
+    oci.write_layout(image, dist / stack.name, tag=tag)
+    archive = None
+    if output:
+        archive = dist / f"{tag}.{output}.tar"
+        oci.archive(dist / stack.name, archive, image=image, tag=tag, docker=output == "docker-archive", epoch=lock.epoch)
+    return Report(
+        stack=stack.name,
+        tag=tag,
+        digest=image.digest,
+        lock=lock.digest,
+        base=ground.reference,
+        layout=dist / stack.name,
+        archive=archive,
+        size=image.size,
+        wheel_bytes=sum(w.size or 0 for w in lock.wheels),
+        seconds=time.monotonic() - start,
+        rows=tuple(_rows(lock, ground, [by_name["interpreter"], *wheels])),
+    )
+
+
+def _base(
+    stack: Stack, lock: Lock, shop: Workshop, spec: str, python: Interpreter, compression: Compression
+) -> Base:
+    return bases.obtain(
+        spec,
+        wanted_python=stack.python,
+        debian_packages=stack.debian_packages,
+        registry_default=lock.registry_base,
+        compression=compression,
+        epoch=lock.epoch,
+        cache=shop.cache,
+        interpreter=python,
+        env=shop.env,
+        progress=shop.progress,
+        offline=shop.offline,
+    )
+
+
+def _interpreter_entries(base: Base, python: Interpreter, wanted: str) -> list[Any]:
+    """The venv, and below it the interpreter's tree where the base has none."""
+    if base.python_home is not None:
+        return interpreter.venv_entries(base.python_home, wanted)
+    return [*interpreter.layer_entries(python, wanted), *interpreter.venv_entries(PYTHON_HOME, python.version)]
+
+
+def _provide(missing: Sequence[Job], stack: Stack, lock: Lock, shop: Workshop, python: Interpreter) -> None:
+    """Have every wheel that the missing layers need: fetched by hash, or built from fetched sources."""
+    needed = {sha256 for job in missing for _, sha256 in job.wheels}
+    builds = [b for b in lock.built if b.wheel_sha256 in needed]
+    to_build = [b for b in builds if not shop.cache.file(b.wheel_sha256, b.wheel).exists()]
+    wanted: list[Artifact] = [w for w in lock.wheels if w.sha256 in needed]
+    if to_build:
+        wanted += [*lock.build_tools, *(b.source for b in to_build)]
+    if not wanted:
+        return
+    files = shop.fetch(wanted)
+    tags = missing[0].tags
+    for b in to_build:
+        made = source.build(
+            locking.recipe(stack, b.source, files, lock.build_tools),
+            interpreter=python,
+            tags=tags,
+            cache=shop.cache,
+            verl=stack.verl if b.source.project == "verl" else None,
+            expected=b.wheel_sha256,
+            say=shop.progress.say,
+        )
+        locking.keep(made, b.wheel_sha256, shop.cache)
+
+
+def _image(
+    stack: Stack, lock: Lock, base: Base, bottom: Finished, wheels: Sequence[Finished], *, fast: bool
+) -> Image:
+    env = dict(base.env) | dict(stack.environment)
+    named = [NamedBlob(name=f"base {base.reference}", blob=blob) for blob in base.layers]
+    named += [NamedBlob(name=x.name, blob=x.blob) for x in (bottom, *wheels)]
+    return Image(
+        layers=tuple(named),
+        env=tuple(sorted(env.items())),
+        labels=tuple(sorted(_labels(stack, lock, base, fast=fast).items())),
+        epoch=lock.epoch,
+        architecture=base.architecture,
+        working_dir="/",
+        command=("bash",),
+    )
+
+
+def _labels(stack: Stack, lock: Lock, base: Base, *, fast: bool) -> dict[str, str]:
+    labels = {
+        "org.opencontainers.image.title": f"verlstack {stack.tag}",
+        "org.opencontainers.image.description": stack.title,
+        "org.opencontainers.image.version": stack.verl.version,
+        "org.opencontainers.image.source": stack.verl.repository,
+        "org.opencontainers.image.revision": stack.verl.commit,
+        f"{_LABEL}.stack": stack.name,
+        f"{_LABEL}.pins": " ".join((*stack.requires, f"verl=={stack.verl.version}")),
+        f"{_LABEL}.lock": f"sha256:{lock.digest}",
+        f"{_LABEL}.base": base.reference,
+        f"{_LABEL}.base.scope": "local" if base.local else "pinned",
+    }
+    if stack.left_out:
+        labels[f"{_LABEL}.left-out"] = " ".join(stack.left_out)
+    if fast:
+        labels[f"{_LABEL}.compression"] = "fast"
+    if base.packages:
+        labels[f"{_LABEL}.base.packages"] = " ".join(f"{name}={version}" for name, version in base.packages)
+    return labels
+
+
+def _rows(lock: Lock, base: Base, layers: Sequence[Finished]) -> list[Row]:
+    versions = {a.project: a.version for a in lock.wheels} | {b.source.project: b.source.version for b in lock.built}
+    packages = {x.name: x.packages for x in lock.layers}
+    rows = [_row("base", base.reference, blob, cached=False) for blob in base.layers]
+    for finished in layers:
+        members = packages.get(finished.name, ())
+        pins = f"{members[0]} {versions[members[0]]}" if len(members) == 1 else f"{len(members)} packages" if members else ""
+        rows.append(_row(finished.name, pins, finished.blob, cached=finished.cached))
+    return rows
+
+
+def _row(name: str, pins: str, blob: layer.Blob, *, cached: bool) -> Row:
+    return Row(
+        layer=name,
+        pins=pins,
+        diff_id=blob.diff_id,
+        raw_bytes=blob.raw_size,
+        compressed_bytes=blob.size,
+        cached=cached,
+    )

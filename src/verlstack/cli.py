@@ -1,0 +1,211 @@
+"""The command line: parse, call one verb, print its result; the only module that prints results and sets exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from verlstack import canonical
+from verlstack.cache import Cache
+from verlstack.errors import UsageError, VerlstackError
+from verlstack.progress import Bars, Lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from verlstack.build import Report
+    from verlstack.pins import Stack
+    from verlstack.progress import Progress
+    from verlstack.workshop import Workshop
+
+_INTERRUPTED = 130  # 128 + SIGINT, as shells count
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        code: int = arguments.verb(arguments)
+    except VerlstackError as e:
+        if arguments.debug:
+            traceback.print_exc()
+        print(f"verlstack: error: {e}", file=sys.stderr)
+        return e.exit_code
+    except KeyboardInterrupt:
+        print("verlstack: stopped; run the same command again to go on where it left off", file=sys.stderr)
+        return _INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader went away; nobody is left to tell
+        return 1
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--constraints", type=Path, metavar="DIR", help="pins and locks (default: found above here)")
+    common.add_argument("--jobs", type=_positive, metavar="N", help="processes to compose with (default: cores, up to 8)")
+    common.add_argument("--offline", action="store_true", help="use the cache alone")
+    common.add_argument("--python-tree", type=Path, metavar="DIR", help="prefix folder of the stack's Python")
+    common.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+    common.add_argument("--debug", action="store_true", help="show tracebacks of errors")
+    parser = argparse.ArgumentParser(
+        prog="verlstack", description="Container images for verl whose every byte is a function of one lock."
+    )
+    verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
+
+    lock = verbs.add_parser("lock", parents=[common], help="pins → lock: resolve, compose, record every diff_id")
+    fetch = verbs.add_parser("fetch", parents=[common], help="have every file that a lock names in the cache")
+    build = verbs.add_parser("build", parents=[common], help="lock → image: an OCI layout in dist/STACK")
+    prove = verbs.add_parser("prove", parents=[common], help="start the image and import verl in it, as root and stranger")
+    for verb, run in ((lock, _lock), (fetch, _fetch), (build, _build), (prove, _prove)):
+        verb.add_argument("stack", nargs="?", default="cu121", help="a [stack.NAME] of stacks.toml (default: cu121)")
+        verb.set_defaults(verb=run)
+    build.add_argument("--base", default="auto", help="auto | debian | registry:REF@sha256:… (default: auto)")
+    build.add_argument("--fast", action="store_true", help="compress less: same diff_ids, larger blobs, other digest")
+    build.add_argument("--output", choices=("oci-archive", "docker-archive"), help="write an archive beside the layout")
+    for verb in (build, prove):
+        verb.add_argument("--dist", type=Path, metavar="DIR", help="where images go (default: dist beside constraints)")
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def _project(arguments: argparse.Namespace) -> Path:
+    """Folder of the pins: given, or `constraints` here or in a folder above."""
+    if arguments.constraints:
+        return Path(arguments.constraints).absolute()
+    for folder in (Path.cwd(), *Path.cwd().parents):
+        if (folder / "constraints" / "stacks.toml").is_file():
+            return folder / "constraints"
+    raise UsageError(
+        "no constraints/stacks.toml here or above", where=str(Path.cwd()), todo="run in a checkout, or pass --constraints"
+    )
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Progress]:
+    if sys.stderr.isatty():
+        from rich.console import Console  # noqa: PLC0415 - 0.1 s that a log does not need
+
+        bars = Bars(Console(stderr=True))
+        try:
+            yield bars
+        finally:
+            bars.close()
+    else:
+        yield Lines(sys.stderr)
+
+
+@contextlib.contextmanager
+def _workshop(arguments: argparse.Namespace) -> Iterator[tuple[Stack, Workshop]]:
+    from verlstack import pins  # noqa: PLC0415
+    from verlstack.workshop import Workshop  # noqa: PLC0415
+
+    constraints = _project(arguments)
+    stack = pins.load(constraints / "stacks.toml", arguments.stack)
+    cache = Cache.from_environment(os.environ)
+    with cache.use(), _progress() as progress:
+        yield (
+            stack,
+            Workshop(
+                constraints=constraints,
+                smoke_tests=constraints.parent / "smoke_tests",
+                cache=cache,
+                env=dict(os.environ),
+                progress=progress,
+                workers=arguments.jobs or min(len(os.sched_getaffinity(0)), 8),
+                offline=arguments.offline,
+                python_tree=arguments.python_tree,
+            ),
+        )
+
+
+def _lock(arguments: argparse.Namespace) -> int:
+    from verlstack import lock  # noqa: PLC0415
+
+    with _workshop(arguments) as (stack, shop):
+        made = lock.lock(stack, shop)
+    if arguments.json:
+        print(canonical.dumps({"stack": made.stack, "lock": f"sha256:{made.digest}"}).decode())
+    else:
+        print(f"{made.stack}: {len(made.wheels)} wheels, {len(made.built)} built from source, {len(made.layers)} layers")
+        print(f"lock sha256:{made.digest}")
+    return 0
+
+
+def _fetch(arguments: argparse.Namespace) -> int:
+    from verlstack import lockfile  # noqa: PLC0415
+
+    with _workshop(arguments) as (stack, shop):
+        lock = lockfile.load(shop.constraints, stack)
+        files = shop.fetch([*lock.wheels, *lock.build_tools, *(b.source for b in lock.built)])
+    if arguments.json:
+        print(canonical.dumps({sha256: path.name for sha256, path in files.items()}).decode())
+    return 0
+
+
+def _build(arguments: argparse.Namespace) -> int:
+    from verlstack import build, lockfile  # noqa: PLC0415
+
+    with _workshop(arguments) as (stack, shop):
+        report = build.build(
+            stack,
+            lockfile.load(shop.constraints, stack),
+            shop,
+            base=arguments.base,
+            fast=arguments.fast,
+            dist=_dist(arguments, shop),
+            output=arguments.output,
+        )
+    if arguments.json:
+        print(canonical.dumps(report).decode())
+    else:
+        _table(report)
+    return 0
+
+
+def _dist(arguments: argparse.Namespace, shop: Workshop) -> Path:
+    return Path(arguments.dist).absolute() if arguments.dist else shop.constraints.parent / "dist"
+
+
+def _prove(arguments: argparse.Namespace) -> int:
+    from verlstack import prove  # noqa: PLC0415
+
+    with _workshop(arguments) as (stack, shop):
+        lines = prove.prove_unpacked(_dist(arguments, shop) / stack.name, shop.cache, shop.progress)
+    if arguments.json:
+        print(canonical.dumps({"printed": lines}).decode())
+    else:
+        print("\n".join(lines))
+    return 0
+
+
+def _table(report: Report) -> None:
+    """The layers of an image, bottom first; sizes in MB (10**6 bytes)."""
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("layer", "pin", "diff_id"):
+        table.add_column(name, no_wrap=True)
+    for name in ("raw MB", "stored MB", ""):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in report.rows:
+        sizes = (f"{row.raw_bytes / 1e6:.1f}", f"{row.compressed_bytes / 1e6:.1f}")
+        table.add_row(row.layer, row.pins, row.diff_id[7:19], *sizes, "cached" if row.cached else "built")
+    Console(soft_wrap=True).print(table)
+    print(f"\n{report.tag}  {report.digest}")
+    print(f"{report.size / 1e6:.0f} MB in {len(report.rows)} layers, {report.seconds:.1f} s, on {report.base}")
+    print(f"OCI layout: {report.layout}")
+    if report.archive:
+        print(f"archive:    {report.archive}")

@@ -1,0 +1,204 @@
+"""Layers of a lock, built in parallel processes and checked against the lock: the composer proper."""
+
+from __future__ import annotations
+
+import concurrent.futures as futures
+import dataclasses
+import multiprocessing
+import os
+import signal
+import threading
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from verlstack import plan, store, tar, wheel
+from verlstack.content import Inline
+from verlstack.errors import BuildError, LockError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from verlstack.cache import Cache
+    from verlstack.interpreter import Interpreter
+    from verlstack.layer import Compression
+    from verlstack.lockfile import Lock
+    from verlstack.progress import Progress
+    from verlstack.store import Finished, Job
+
+VENV_ROOT = "opt/verl"
+SMOKE_ROOT = "opt/verlstack/smoke_tests"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What all layers of one image have in common.
+
+    Attributes:
+        interpreter: the stack's Python on this machine.
+        python: its X.Y.
+        platform: uv's name of the stack's platform.
+        format: image format number.
+        epoch: mtime of every entry.
+        compression: how blobs are compressed.
+    """
+
+    interpreter: Interpreter
+    python: str
+    platform: str
+    format: int
+    epoch: int
+    compression: Compression
+
+    def job(self, name: str, *, wheels: Iterable[tuple[Path, str]] = (), entries: Iterable[tar.Entry] = ()) -> Job:
+        """A layer of these wheels and loose entries."""
+        return store.Job(
+            name=name,
+            wheels=tuple(sorted(wheels, key=lambda w: w[0].name)),
+            entries=tuple(entries),
+            venv=wheel.Venv(root=VENV_ROOT, python=self.python),
+            format=self.format,
+            epoch=self.epoch,
+            compression=self.compression,
+            interpreter=self.interpreter.executable,
+            python=self.interpreter.version,
+            cache_tag=f"cpython-{self.python.replace('.', '')}",
+            tags=frozenset(plan.tags(self.python, self.platform)),
+        )
+
+
+def wheel_jobs(lock: Lock, settings: Settings, cache: Cache, smoke: Sequence[tar.Entry]) -> list[Job]:
+    """The jobs of a lock's layers, in its order; wheels need not be there yet, only their hashes."""
+    files = {a.project: (cache.file(a.sha256, a.filename), a.sha256) for a in lock.wheels}
+    files |= {b.source.project: (cache.file(b.wheel_sha256, b.wheel), b.wheel_sha256) for b in lock.built}
+    return [
+        settings.job(
+            x.name,
+            wheels=[files[package] for package in x.packages],
+            entries=smoke if x.name == plan.SMOKE_LAYER else (),
+        )
+        for x in lock.layers
+    ]
+
+
+def smoke_entries(folder: Path) -> list[tar.Entry]:
+    """The smoke tests as they go into the image: every file but caches, by their own bytes."""
+    found = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts and not path.name.startswith("."):
+            name = f"{SMOKE_ROOT}/{path.relative_to(folder).as_posix()}"
+            found.append(tar.file(name, Inline(data=path.read_bytes())))
+    return found
+
+
+def find_all(jobs: Sequence[Job], cache: Cache, workers: int) -> list[Finished | None]:
+    """What the cache has of these jobs, verified; hashing releases the interpreter lock, so threads do."""
+    with futures.ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(lambda job: store.find(job, cache), jobs))
+
+
+def build_all(jobs: Sequence[Job], cache: Cache, *, workers: int, progress: Progress) -> list[Finished]:
+    """Build layers, largest first, on `workers` processes; the bytes do not depend on their number.
+
+    Raises:
+        WheelError, StorageError, BaseImageError: what the first failing layer says; the others are stopped.
+        BuildError: a worker process was killed.
+    """
+    if not jobs:
+        return []
+    progress.start("compose", sum(_weight(job) for job in jobs))
+    try:
+        if len(jobs) == 1 or workers == 1:
+            return [store.build(job, cache, lambda n: progress.advance("compose", n)) for job in jobs]
+        return _in_processes(jobs, cache, workers, progress)
+    finally:
+        progress.finish("compose", f"{len(jobs)} layers built")
+
+
+def _weight(job: Job) -> int:
+    """Bytes of work, roughly: a wheel unpacks to about twice its size."""
+    packed = sum(path.stat().st_size for path, _ in job.wheels)
+    return 2 * packed + sum(entry.size for entry in job.entries)
+
+
+def _in_processes(jobs: Sequence[Job], cache: Cache, workers: int, progress: Progress) -> list[Finished]:
+    context = multiprocessing.get_context("spawn")  # fork would copy our threads' locks
+    ticks, stop = context.SimpleQueue(), context.Event()
+    drain = threading.Thread(target=_drain, args=(ticks, progress), daemon=True)
+    drain.start()
+    pool = futures.ProcessPoolExecutor(
+        min(workers, len(jobs)), mp_context=context, initializer=_begin, initargs=(ticks, stop, os.getpid())
+    )
+    try:
+        order = sorted(jobs, key=_weight, reverse=True)
+        running = {pool.submit(_work, job, cache.root): job for job in order}
+        done = {running[f].name: f.result() for f in futures.as_completed(running)}
+        return [done[job.name] for job in jobs]
+    except BrokenProcessPool as e:
+        raise BuildError(
+            "a worker process was killed while composing",
+            todo="the machine is probably out of memory: run again with --jobs 1",
+        ) from e
+    finally:
+        stop.set()
+        pool.shutdown(cancel_futures=True)
+        ticks.put(0)
+        drain.join()
+        ticks.close()
+
+
+def _drain(ticks: Any, progress: Progress) -> None:
+    while amount := ticks.get():
+        progress.advance("compose", amount)
+
+
+_tick: Callable[[int], None]
+
+
+def _begin(ticks: Any, stop: Any, parent: int) -> None:
+    """Set up a worker: Ctrl-C is the parent's business, and a worker without parent or purpose ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def tick(amount: int) -> None:
+        if stop.is_set() or os.getppid() != parent:
+            raise BuildError("stopped, because another layer failed or the build was cancelled")
+        if amount:
+            ticks.put(amount)
+
+    global _tick  # noqa: PLW0603 - a worker process has one queue for its life; the pool has no other place for it
+    _tick = tick
+
+
+def _work(job: Job, root: Path) -> Finished:
+    from verlstack.cache import Cache  # noqa: PLC0415
+
+    return store.build(job, Cache(root), _tick)
+
+
+def check_diff_ids(lock: Lock, layers: Iterable[Finished], python: str) -> None:
+    """Compare what was built with what the lock expects.
+
+    Raises:
+        LockError: naming the first layer that differs, and the likely cause.
+    """
+    wanted = {x.name: x.diff_id for x in lock.layers}
+    for finished in layers:
+        if wanted[finished.name] != finished.blob.diff_id:
+            cause = (
+                f"bytecode was compiled by Python {python}, the lock was recorded with {lock.recorded_with}"
+                if python != lock.recorded_with
+                else "the sources of this layer or the code of the composer changed since the lock was made"
+            )
+            raise LockError(
+                f"layer {finished.name} has diff_id {finished.blob.diff_id}, the lock expects {wanted[finished.name]}",
+                where=f"{lock.stack}.lock.toml",
+                todo=f"{cause}; if that is meant, run `verlstack lock {lock.stack}`",
+            )
+
+
+def faster(compression: Compression, level: int) -> Compression:
+    """The same without the long search, for `--fast`: other digests, same diff_ids."""
+    return dataclasses.replace(compression, level=level, long_distance=False)
+
+

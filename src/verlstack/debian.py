@@ -1,0 +1,134 @@
+"""A base from the machine's own Debian mirror: bootstrapped by mmdebstrap, made canonical, kept in the cache."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from verlstack import aptsources, layer, mmdebstrap, rootfs, shell
+from verlstack.basestore import load, save
+from verlstack.cache import storage_errors
+from verlstack.errors import BaseImageError, FetchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from verlstack.cache import Cache
+    from verlstack.progress import Progress
+
+_RECIPE = 1  # part of the cache key: raise it when what is left out of the tree, or how it is written, changes
+_TIMEOUT = 1800.0  # seconds; 25 are usual, a slow mirror gives 90 MB in ten minutes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bootstrap:
+    """A finished Debian base: one layer, and the packages in it."""
+
+    layer: layer.Blob
+    packages: tuple[tuple[str, str], ...]
+    release: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything that decides the bootstrapped bytes, but for the mirror's state."""
+
+    release: aptsources.Release
+    packages: tuple[str, ...]
+    epoch: int
+    compression: layer.Compression
+    architecture: str = "amd64"
+
+    @property
+    def key(self) -> str:
+        """Name of the cache entry: a hash over all fields and the recipe's number."""
+        facts = json.dumps({"recipe": _RECIPE, **asdict(self)}, sort_keys=True)
+        return hashlib.sha256(facts.encode()).hexdigest()
+
+
+def plan(packages: Sequence[str], *, epoch: int, compression: layer.Compression, os_release: str) -> Plan:
+    """Decide what to bootstrap on a machine with this os-release text.
+
+    Raises:
+        BaseImageError: the machine is no Debian or relative.
+    """
+    release = aptsources.parse_release(os_release)
+    if not release.codename:
+        raise BaseImageError(
+            f"`--base debian` needs a Debian or Ubuntu machine; this is {release.name}",
+            todo="use `--base registry:REF@sha256:…`",
+        )
+    return Plan(release=release, packages=tuple(sorted(set(packages))), epoch=epoch, compression=compression)
+
+
+def bootstrap(
+    wanted: Plan,
+    *,
+    cache: Cache,
+    env: Mapping[str, str],
+    progress: Progress,
+    offline: bool,
+    run: Callable[..., shell.Result] = shell.run,
+) -> Bootstrap:
+    """The base for a plan, from the cache, or from the mirror in about half a minute.
+
+    Raises:
+        BaseImageError: mmdebstrap is missing or failed, the mirror is unreachable or lacks a package.
+        FetchError: offline, and not in the cache.
+        StorageError: the disk is full, read-only or forbidden.
+    """
+    with cache.lock(f"base-{wanted.key[:32]}"):
+        folder = cache.bases / wanted.key
+        known = load(folder)
+        if known is None:
+            if offline:
+                raise FetchError("the Debian base is not in the cache", where=str(folder), todo="run without --offline")
+            known = _build(wanted, folder, cache=cache, env=env, progress=progress, run=run)
+    blobs, facts = known
+    packages = tuple((name, version) for name, version in facts["packages"])
+    return Bootstrap(layer=blobs[0], packages=packages, release=wanted.release.name)
+
+
+def _build(
+    wanted: Plan, folder: Path, *, cache: Cache, env: Mapping[str, str], progress: Progress,
+    run: Callable[..., shell.Result],
+) -> tuple[tuple[layer.Blob, ...], dict[str, list[list[str]]]]:  # fmt: skip
+    task = f"base {wanted.release.id} {wanted.release.codename}"
+    progress.start(task)
+    with _workshop(cache) as shop:
+        archive = shop / "root.tar"
+        command, environment = mmdebstrap.prepare(wanted, shop, archive, env=env, run=run)
+        result = run(command, env=environment, timeout=_TIMEOUT)
+        if result.returncode != 0:
+            raise mmdebstrap.failure(result, wanted.release.name)
+        entries = layer.arrange(rootfs.entries(archive, epoch=wanted.epoch))
+        packed = shop / "layer"
+        with storage_errors(packed), packed.open("wb") as out:
+            diff_id, digest, size, raw_size = layer.write(
+                entries, out, wanted.compression, epoch=wanted.epoch, progress=lambda n: progress.advance(task, n)
+            )
+        blob = layer.Blob(
+            path=packed, digest=digest, diff_id=diff_id, size=size, raw_size=raw_size,
+            media_type=layer.MEDIA_TYPES["zstd"],
+        )  # fmt: skip
+        packages = [list(one) for one in rootfs.packages(archive)]
+        blobs, facts = save(folder, (blob,), {"packages": packages})
+    progress.finish(task, f"{len(packages)} packages, {raw_size / 1e6:.0f} MB, {size / 1e6:.0f} MB compressed")
+    return blobs, facts
+
+
+@contextlib.contextmanager
+def _workshop(cache: Cache) -> Iterator[Path]:
+    with storage_errors(cache.tmp):
+        cache.tmp.mkdir(parents=True, exist_ok=True)
+        shop = Path(tempfile.mkdtemp(prefix="debian-", dir=cache.tmp))
+    try:
+        yield shop
+    finally:
+        shutil.rmtree(shop, ignore_errors=True)

@@ -1,0 +1,159 @@
+"""`verlstack lock`: pins → lock. Resolve, fetch, build what exists only as source, compose, record every diff_id."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from typing import TYPE_CHECKING
+
+from verlstack import compose, index, lockfile, plan, resolve, source, store
+from verlstack.cache import atomic, sha256_file
+from verlstack.errors import PinsError
+from verlstack.fetch import Artifact
+from verlstack.lockfile import Built, Layer, Lock
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from packaging.tags import Tag
+
+    from verlstack.cache import Cache
+    from verlstack.index import Index
+    from verlstack.interpreter import Interpreter
+    from verlstack.pins import Stack
+    from verlstack.resolve import Resolution
+    from verlstack.workshop import Workshop
+
+
+def lock(stack: Stack, shop: Workshop) -> Lock:
+    """Make and write the lock of a stack.
+
+    Raises:
+        PinsError: the pins contradict each other, or name something that does not exist.
+        FetchError, BuildError, WheelError, StorageError: from the steps.
+    """
+    stack.compression.check_library()
+    python = shop.find_interpreter(stack.python)
+    tags = plan.tags(stack.python, stack.platform)
+    configured = index.configured(shop.env)
+    wheels = _resolve(stack, stack.requires, tags, configured, shop)
+    tools = _resolve(stack, stack.build_tools, tags, configured, shop)
+    shop.progress.say(f"resolved: {len(wheels.wheels)} wheels, {len(wheels.sdists)} only as source")
+    sources = [*wheels.sdists, _verl_artifact(stack)]
+    files = shop.fetch([*tools.wheels, *sources])
+    built = tuple(_build(stack, s, files, tools.wheels, python, frozenset(tags), shop) for s in sources)
+    shop.fetch(wheels.wheels)
+    unrecorded = Lock(
+        stack=stack.name,
+        digest="",
+        python=stack.python,
+        recorded_with=python.version,
+        epoch=stack.epoch,
+        compression=stack.compression,
+        registry_base=stack.registry_base,
+        wheels=wheels.wheels,
+        built=built,
+        build_tools=tools.wheels,
+        layers=_layers(stack, wheels, built),
+    )
+    recorded = dataclasses.replace(unrecorded, layers=_record(unrecorded, stack, python, shop))
+    _write(recorded, stack, wheels, shop)
+    return lockfile.load(shop.constraints, stack)
+
+
+def _resolve(
+    stack: Stack, requirements: Sequence[str], tags: Sequence[Tag], configured: Index, shop: Workshop
+) -> Resolution:
+    return resolve.resolve(
+        requirements,
+        python=stack.python,
+        platform=stack.platform,
+        tags=tags,
+        env=index.uv_environment(configured, shop.env),
+        where=f"{shop.constraints / 'stacks.toml'}, [stack.{stack.name}]",
+    )
+
+
+def _verl_artifact(stack: Stack) -> Artifact:
+    verl = stack.verl
+    return Artifact(
+        project="verl", version=verl.version, filename=verl.sdist, sha256=verl.sdist_sha256, size=None
+    )
+
+
+def recipe(stack: Stack, artifact: Artifact, files: Mapping[str, Path], tools: Sequence[Artifact]) -> source.Recipe:
+    """How the wheel of a source archive is built."""
+    return source.Recipe(
+        project=artifact.project,
+        sdist=files[artifact.sha256],
+        sdist_sha256=artifact.sha256,
+        strip=stack.verl.strip if artifact.project == "verl" else (),
+        tools=tuple(files[tool.sha256] for tool in tools),
+        tool_hashes=tuple(tool.sha256 for tool in tools),
+        epoch=stack.epoch,
+    )
+
+
+def _build(
+    stack: Stack,
+    artifact: Artifact,
+    files: Mapping[str, Path],
+    tools: Sequence[Artifact],
+    python: Interpreter,
+    tags: frozenset[Tag],
+    shop: Workshop,
+) -> Built:
+    wheel = source.build(
+        recipe(stack, artifact, files, tools),
+        interpreter=python,
+        tags=tags,
+        cache=shop.cache,
+        say=shop.progress.say,
+    )
+    sha256 = sha256_file(wheel)
+    keep(wheel, sha256, shop.cache)
+    sized = dataclasses.replace(artifact, size=files[artifact.sha256].stat().st_size)
+    return Built(source=sized, wheel=wheel.name, wheel_sha256=sha256)
+
+
+def keep(wheel: Path, sha256: str, cache: Cache) -> Path:
+    """Put a built wheel beside the fetched ones, under its hash."""
+    target = cache.file(sha256, wheel.name)
+    with atomic(target) as out, wheel.open("rb") as f:
+        shutil.copyfileobj(f, out)
+    return target
+
+
+def _layers(stack: Stack, wheels: Resolution, built: Sequence[Built]) -> tuple[Layer, ...]:
+    sizes = {a.project: a.size or 0 for a in wheels.wheels}
+    sizes |= {b.source.project: b.source.size or 0 for b in built if b.source.project != "verl"}
+    if "verl" in {a.project for a in wheels.wheels}:
+        raise PinsError("verl itself is among the requirements", todo="remove it there; it has its own table")
+    planned = [Layer(name=name, packages=packages, diff_id="") for name, packages in plan.layers(stack, sizes)]
+    planned.append(Layer(name=plan.VERL_LAYER, packages=("verl",), diff_id=""))
+    planned.append(Layer(name=plan.SMOKE_LAYER, packages=(), diff_id=""))
+    return tuple(planned)
+
+
+def _record(lock: Lock, stack: Stack, python: Interpreter, shop: Workshop) -> tuple[Layer, ...]:
+    """Compose every layer, and note its diff_id."""
+    settings = shop.settings(stack, python)
+    jobs = compose.wheel_jobs(lock, settings, shop.cache, compose.smoke_entries(shop.smoke_tests))
+    found = compose.find_all(jobs, shop.cache, shop.workers)
+    missing = [job for job, have in zip(jobs, found, strict=True) if have is None]
+    made = {x.name: x for x in compose.build_all(missing, shop.cache, workers=shop.workers, progress=shop.progress)}
+    made |= {x.name: x for x in found if x is not None}
+    store.check_claims(list(made.values()))
+    return tuple(dataclasses.replace(x, diff_id=made[x.name].blob.diff_id) for x in lock.layers)
+
+
+def _write(lock: Lock, stack: Stack, wheels: Resolution, shop: Workshop) -> None:
+    requirements_path, lock_path = lockfile.paths(shop.constraints, stack.name)
+    requirements = lockfile.render_requirements(wheels.wheels, wheels.sdists, stack.name)
+    for path, text in (
+        (requirements_path, requirements),
+        (lock_path, lockfile.render(lock, stack.checksum, requirements)),
+    ):
+        with atomic(path) as f:
+            f.write(text.encode())

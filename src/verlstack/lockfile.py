@@ -1,0 +1,222 @@
+"""The lock on disk: `STACK.txt` (every wheel: exact, sha256) and `STACK.lock.toml` (everything else)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from verlstack.errors import LockError, StorageError
+from verlstack.fetch import Artifact
+from verlstack.layer import Compression
+from verlstack.pins import FORMAT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from verlstack.pins import Stack
+
+_REQUIREMENT = re.compile(r"^([a-z0-9][a-z0-9.-]*)==(\S+) \\\n {4}--hash=sha256:([0-9a-f]{64})$", re.MULTILINE)
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """A wheel made from source.
+
+    Attributes:
+        source: the sdist on the package index.
+        wheel: file name of the result.
+        wheel_sha256: what the build must give, byte for byte.
+    """
+
+    source: Artifact
+    wheel: str
+    wheel_sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """One layer of the plan: its name, the packages in it, and the diff_id it must have."""
+
+    name: str
+    packages: tuple[str, ...]
+    diff_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lock:
+    """Everything that decides the image.
+
+    Attributes:
+        digest: SHA-256 over both lock files, hexadecimal: the name of this lock.
+        python: the interpreter's X.Y.
+        recorded_with: the interpreter's X.Y.Z that compiled the recorded bytecode.
+    """
+
+    stack: str
+    digest: str
+    python: str
+    recorded_with: str
+    epoch: int
+    compression: Compression
+    registry_base: str | None
+    wheels: tuple[Artifact, ...]
+    built: tuple[Built, ...]
+    build_tools: tuple[Artifact, ...]
+    layers: tuple[Layer, ...]
+
+    def built_from_source(self, project: str) -> Built | None:
+        """The source build that provides `project`, if one does."""
+        return next((b for b in self.built if b.source.project == project), None)
+
+
+def paths(folder: Path, stack: str) -> tuple[Path, Path]:
+    """(requirements, lock) of a stack."""
+    return folder / f"{stack}.txt", folder / f"{stack}.lock.toml"
+
+
+def load(folder: Path, stack: Stack) -> Lock:
+    """The lock of a stack, known to be fresh and untouched.
+
+    Raises:
+        LockError: missing, stale, edited by hand, or damaged; each says which command renews it.
+    """
+    requirements, toml = paths(folder, stack.name)
+    renew = f"run `verlstack lock {stack.name}`"
+    text, document = _read(requirements, renew), _read(toml, renew)
+    try:
+        table = tomllib.loads(document)
+        if table["checksum"] != checksum(text, document):
+            raise LockError("the lock was edited by hand: its checksum is wrong", where=str(toml), todo=renew)
+        if table["pins_sha256"] != stack.checksum:
+            raise LockError(f"the lock of {stack.name} is stale: its pins have changed", where=str(toml), todo=renew)
+        if table["format"] != FORMAT:
+            raise LockError(f"the lock is for image format {table['format']}, not {FORMAT}", where=str(toml), todo=renew)
+        lock = _parse(table, text)
+    except LockError:
+        raise
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError, AttributeError) as e:
+        raise LockError(f"the lock is damaged: {type(e).__name__}: {e}", where=str(toml), todo=renew) from e
+    if lock.stack != stack.name:
+        raise LockError(f"this is the lock of {lock.stack}, not of {stack.name}", where=str(toml), todo=renew)
+    return lock
+
+
+def _read(path: Path, renew: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as e:
+        raise LockError("there is no lock", where=str(path), todo=renew) from e
+    except UnicodeDecodeError as e:
+        raise LockError("the lock is damaged: not UTF-8", where=str(path), todo=renew) from e
+    except OSError as e:
+        raise StorageError(f"cannot read the lock: {e.strerror}", where=str(path)) from e
+
+
+def _parse(table: dict[str, Any], requirements: str) -> Lock:
+    hashes = {name: (version, sha) for name, version, sha in _REQUIREMENT.findall(requirements)}
+    built = tuple(
+        Built(source=_artifact(b), wheel=b["wheel"], wheel_sha256=_checked(b["wheel_sha256"])) for b in table["built"]
+    )
+    wheels = tuple(
+        Artifact(
+            project=w["name"],
+            version=hashes[w["name"]][0],
+            filename=w["file"],
+            size=w["size"],
+            sha256=hashes[w["name"]][1],
+        )
+        for w in table["wheel"]
+    )
+    unexplained = set(hashes) - {w.project for w in wheels} - {b.source.project for b in built}
+    if unexplained:
+        raise ValueError(f"{sorted(unexplained)} have no file")
+    return Lock(
+        stack=table["stack"],
+        digest=table["checksum"],
+        python=table["python"],
+        recorded_with=table["recorded_with"],
+        epoch=table["epoch"],
+        compression=Compression(**table["compression"]),
+        registry_base=table.get("registry_base"),
+        wheels=wheels,
+        built=built,
+        build_tools=tuple(_artifact(t) for t in table["build_tool"]),
+        layers=tuple(
+            Layer(name=x["name"], packages=tuple(x["packages"]), diff_id=x["diff_id"]) for x in table["layer"]
+        ),
+    )
+
+
+def _artifact(table: dict[str, Any]) -> Artifact:
+    return Artifact(
+        project=table["name"],
+        version=table["version"],
+        filename=table["file"],
+        size=table["size"],
+        sha256=_checked(table["sha256"]),
+    )
+
+
+def _checked(sha256: str) -> str:
+    if not _SHA256.fullmatch(sha256):
+        raise ValueError(f"{sha256!r} is no sha256")
+    return sha256
+
+
+def checksum(requirements: str, document: str) -> str:
+    """SHA-256 over both files but for the line that holds it: the lock's name, and the proof that nobody edited it."""
+    body = "".join(line for line in document.splitlines(keepends=True) if not line.startswith("checksum = "))
+    return hashlib.sha256(requirements.encode() + body.encode()).hexdigest()
+
+
+def render_requirements(wheels: tuple[Artifact, ...], sdists: tuple[Artifact, ...], stack: str) -> str:
+    """Text of `STACK.txt`; `uv pip install --require-hashes` and `pip` read it as it is."""
+    lines = [f"# Generated by `verlstack lock {stack}` from stacks.toml; do not edit.\n"]
+    for a in sorted((*wheels, *sdists), key=lambda a: a.project):
+        lines.append(f"{a.project}=={a.version} \\\n    --hash=sha256:{a.sha256}\n")
+    return "".join(lines)
+
+
+def render(lock: Lock, pins_sha256: str, requirements: str) -> str:
+    """Text of `STACK.lock.toml`; `lock.digest` is computed here, whatever the argument holds."""
+    head = {
+        "stack": lock.stack,
+        "format": FORMAT,
+        "pins_sha256": pins_sha256,
+        "python": lock.python,
+        "recorded_with": lock.recorded_with,
+        "epoch": lock.epoch,
+        "registry_base": lock.registry_base,
+    }
+    body = [*_pairs(head), "\n[compression]\n", *_pairs(vars(lock.compression))]
+    for tool in lock.build_tools:
+        body += ["\n[[build_tool]]\n", *_pairs(_table(tool) | {"sha256": tool.sha256})]
+    for built in lock.built:
+        made = {"sha256": built.source.sha256, "wheel": built.wheel, "wheel_sha256": built.wheel_sha256}
+        body += ["\n[[built]]\n", *_pairs(_table(built.source) | made)]
+    for layer in lock.layers:
+        table = {"name": layer.name, "packages": list(layer.packages), "diff_id": layer.diff_id}
+        body += ["\n[[layer]]\n", *_pairs(table)]
+    for wheel in lock.wheels:
+        body += ["\n[[wheel]]\n", *_pairs({k: v for k, v in _table(wheel).items() if k != "version"})]
+    text = f"# Generated by `verlstack lock {lock.stack}` from stacks.toml; do not edit.\n" + "".join(body)
+    return text.replace("stack = ", f'checksum = "{checksum(requirements, text)}"\nstack = ', 1)
+
+
+def _table(artifact: Artifact) -> dict[str, Any]:
+    return {
+        "name": artifact.project,
+        "version": artifact.version,
+        "file": artifact.filename,
+        "size": artifact.size,
+    }
+
+
+def _pairs(table: dict[str, Any]) -> list[str]:
+    """TOML key/value lines; JSON's strings, numbers, booleans and lists of strings are TOML as they are."""
+    return [f"{key} = {json.dumps(value)}\n" for key, value in table.items() if value is not None]

@@ -1,0 +1,219 @@
+"""OCI documents and layouts: config, manifest, index, and the archives made of them (image-spec 1.1)."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from verlstack import canonical, layer, tar
+from verlstack.cache import CHUNK, atomic, sha256_file, storage_errors
+from verlstack.content import Inline, OnDisk
+from verlstack.errors import LockError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from verlstack.layer import Blob
+
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+CONFIG = "application/vnd.oci.image.config.v1+json"
+INDEX = "application/vnd.oci.image.index.v1+json"
+_LAYOUT = {"imageLayoutVersion": "1.0.0"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedBlob:
+    """A layer with the name under which tables, history and people know it."""
+
+    name: str
+    blob: Blob
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """Everything that an image's config and manifest say."""
+
+    layers: tuple[NamedBlob, ...]
+    env: tuple[tuple[str, str], ...]
+    labels: tuple[tuple[str, str], ...]
+    epoch: int
+    architecture: str
+    working_dir: str
+    command: tuple[str, ...]
+
+    @property
+    def config(self) -> bytes:
+        """The config document; its digest is the image id of classic engines."""
+        created = datetime.datetime.fromtimestamp(self.epoch, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return canonical.dumps(
+            {
+                "architecture": self.architecture,
+                "config": {
+                    "Cmd": list(self.command),
+                    "Env": [f"{name}={value}" for name, value in self.env],
+                    "Labels": dict(self.labels),
+                    "WorkingDir": self.working_dir,
+                },
+                "created": created,
+                "history": [{"created": created, "created_by": f"verlstack: {x.name}"} for x in self.layers],
+                "os": "linux",
+                "rootfs": {"diff_ids": [x.blob.diff_id for x in self.layers], "type": "layers"},
+            }
+        )
+
+    @property
+    def manifest(self) -> bytes:
+        """The manifest document; its digest is the image's digest."""
+        config = self.config
+        return canonical.dumps(
+            {
+                "config": {"digest": digest(config), "mediaType": CONFIG, "size": len(config)},
+                "layers": [
+                    {"digest": x.blob.digest, "mediaType": x.blob.media_type, "size": x.blob.size} for x in self.layers
+                ],
+                "mediaType": MANIFEST,
+                "schemaVersion": 2,
+            }
+        )
+
+    @property
+    def digest(self) -> str:
+        """`sha256:…` of the manifest."""
+        return digest(self.manifest)
+
+    @property
+    def size(self) -> int:
+        """Bytes a registry stores for this image."""
+        return sum(x.blob.size for x in self.layers) + len(self.config) + len(self.manifest)
+
+
+def digest(data: bytes) -> str:
+    """`sha256:…` of some bytes."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def write_layout(image: Image, folder: Path, *, tag: str) -> None:
+    """Write or update an OCI layout; until its last step the folder still holds the previous image, whole.
+
+    Blobs are hard links into the cache where the file system allows, so an image costs its bytes once.
+
+    Args:
+        image: what to write; its blobs must have been verified.
+        folder: the layout.
+        tag: name for `org.opencontainers.image.ref.name`.
+
+    Raises:
+        StorageError: the disk is full, read-only or forbidden.
+    """
+    blobs = folder / "blobs" / "sha256"
+    with storage_errors(folder):
+        blobs.mkdir(parents=True, exist_ok=True)
+        for named in image.layers:
+            _place(named.blob.path, blobs / named.blob.digest.removeprefix("sha256:"))
+        for document in (image.config, image.manifest):
+            _write(blobs / digest(document).removeprefix("sha256:"), document)
+        _write(folder / "oci-layout", canonical.dumps(_LAYOUT))
+        _write(folder / "index.json", _index(image, tag))  # from here on the layout holds the new image
+        keep = {x.blob.digest for x in image.layers} | {digest(image.config), image.digest}
+        for path in blobs.iterdir():
+            if f"sha256:{path.name}" not in keep:
+                path.unlink()
+
+
+def _index(image: Image, tag: str) -> bytes:
+    descriptor = {
+        # containerd (and so `docker load`) names the image by the first annotation, everybody else by the second
+        "annotations": {"io.containerd.image.name": f"docker.io/library/verlstack:{tag}", "org.opencontainers.image.ref.name": tag},
+        "digest": image.digest,
+        "mediaType": MANIFEST,
+        "platform": {"architecture": image.architecture, "os": "linux"},
+        "size": len(image.manifest),
+    }
+    return canonical.dumps({"manifests": [descriptor], "mediaType": INDEX, "schemaVersion": 2})
+
+
+def _write(path: Path, data: bytes) -> None:
+    with atomic(path) as f:
+        f.write(data)
+
+
+def _place(source: Path, target: Path) -> None:
+    """Hard-link a blob into the layout, or copy it across file systems, atomically."""
+    if target.exists() and target.samefile(source):
+        return
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}")
+    with contextlib.suppress(FileNotFoundError):
+        unfinished.unlink()
+    try:
+        os.link(source, unfinished)
+    except OSError:
+        with source.open("rb") as f, unfinished.open("wb") as out:
+            shutil.copyfileobj(f, out, CHUNK)
+            out.flush()
+            os.fsync(out.fileno())
+    unfinished.replace(target)
+
+
+def archive(folder: Path, target: Path, *, image: Image, tag: str, docker: bool, epoch: int) -> None:
+    """Pack a layout into one file: an oci-archive, or, with `docker`, one that `docker load` of any age reads too.
+
+    Raises:
+        StorageError: the disk is full, read-only or forbidden.
+    """
+    entries = [tar.file("oci-layout", Inline(data=canonical.dumps(_LAYOUT))), tar.file("index.json", Inline(data=_index(image, tag)))]
+    for document in (image.config, image.manifest):
+        entries.append(tar.file(_blob(digest(document)), Inline(data=document)))
+    for named in image.layers:
+        path = folder / _blob(named.blob.digest)
+        content = OnDisk(path=path, size=named.blob.size, sha256=named.blob.digest.removeprefix("sha256:"))
+        entries.append(tar.file(_blob(named.blob.digest), content))
+    if docker:
+        table = [
+            {
+                "Config": _blob(digest(image.config)),
+                "Layers": [_blob(x.blob.digest) for x in image.layers],
+                "RepoTags": [f"verlstack:{tag}"],
+            }
+        ]
+        entries.append(tar.file("manifest.json", Inline(data=canonical.dumps(table))))
+    with atomic(target) as out:
+        for piece in layer.stream(layer.arrange(entries), epoch=epoch):
+            out.write(piece)
+
+
+def _blob(name: str) -> str:
+    return f"blobs/sha256/{name.removeprefix('sha256:')}"
+
+
+def read_layout(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """(digest, manifest, config) of the one image in a layout, both documents checked against their digests.
+
+    Raises:
+        UsageError: the folder holds no layout with one image.
+        LockError: a document is not what its digest says.
+    """
+    try:
+        (entry,) = json.loads((folder / "index.json").read_bytes())["manifests"]
+        manifest = _document(folder, entry["digest"])
+        return entry["digest"], manifest, _document(folder, manifest["config"]["digest"])
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise UsageError(
+            f"no OCI layout with one image here: {type(e).__name__}", where=str(folder), todo="run `make image` first"
+        ) from e
+
+
+def _document(folder: Path, name: str) -> dict[str, Any]:
+    path = folder / _blob(name)
+    if f"sha256:{sha256_file(path)}" != name:
+        raise LockError("a blob is not what its digest says", where=str(path), todo="delete the folder and build again")
+    document = json.loads(path.read_bytes())
+    if not isinstance(document, dict):
+        raise TypeError("not an object")
+    return document

@@ -1,0 +1,122 @@
+"""`verlstack prove`: start the composed image and import verl in it, as root and as a uid nobody knows."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import zstandard
+
+from verlstack import oci, shell
+from verlstack.cache import storage_errors
+from verlstack.compose import SMOKE_ROOT
+from verlstack.errors import ProofError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from verlstack.cache import Cache
+    from verlstack.progress import Progress
+
+STRANGER = 54321  # a uid without passwd entry in any base
+_CHECK = ("/opt/verl/bin/python", f"/{SMOKE_ROOT}/versions.py")
+# Proc and dev as a container has them; then into the image. $0 is its root.
+_ENTER = 'mount --rbind /proc "$0/proc" && mount --rbind /dev "$0/dev" && exec chroot "$@"'
+_PATIENCE = 300.0  # seconds; the imports take about 10 on two busy cores
+
+
+def prove_unpacked(layout: Path, cache: Cache, progress: Progress) -> list[str]:
+    """Unpack the image below the cache's `tmp`, run the import check in it as root and as a stranger, and clean up.
+
+    Args:
+        layout: folder of the OCI layout.
+        cache: where to unpack; needs the image's unpacked size, about 6 GB for cu121.
+        progress: where progress is shown.
+
+    Returns:
+        What the check printed, one line per user.
+
+    Raises:
+        ProofError: it does not start, or an import fails; the last lines of its output are passed on.
+        UsageError: there is no image in the layout.
+    """
+    _, manifest, config = oci.read_layout(layout)
+    with tempfile.TemporaryDirectory(prefix="root-", dir=cache.tmp, ignore_cleanup_errors=True) as name:
+        root = Path(name)
+        root.chmod(0o755)
+        progress.start("unpack", sum(x["size"] for x in manifest["layers"]))
+        with storage_errors(root):
+            for entry in manifest["layers"]:
+                _unpack(layout / "blobs" / "sha256" / entry["digest"].removeprefix("sha256:"), root)
+                progress.advance("unpack", entry["size"])
+        progress.finish("unpack", f"{len(manifest['layers'])} layers")
+        env = dict(pair.split("=", 1) for pair in config["config"]["Env"])
+        try:
+            return [_run(root, uid, env) for uid in (0, STRANGER)]
+        finally:
+            _make_removable(root)
+
+
+def _run(root: Path, uid: int, env: Mapping[str, str]) -> str:
+    """Run the check inside `root` with namespaces, as real root or as whoever we are."""
+    if os.geteuid() == 0:
+        enter = ["unshare", "--mount", "sh", "-c", _ENTER, root, f"--userspec={uid}:{uid}", root]
+    else:
+        # --keep-caps: mount and chroot need capabilities that a mapped uid other than 0 loses at exec
+        enter = ["unshare", "--user", f"--map-user={uid}", f"--map-group={uid}", "--keep-caps", "--mount"]
+        enter += ["sh", "-c", _ENTER, root, root]
+    done = shell.run([*enter, *_CHECK], env=env, timeout=_PATIENCE)
+    if done.returncode:
+        raise ProofError(
+            f"the import check fails inside the image as uid {uid} (exit status {done.returncode}):\n{done.tail}",
+            where=str(root),
+            todo="an import error names the pin to change; `unshare: … Operation not permitted` means that this machine "
+            "forbids user namespaces: run as root, or load the image into an engine",
+        )
+    return done.stdout.strip()
+
+
+def _unpack(blob: Path, root: Path) -> None:
+    """Lay one layer over `root`, with OCI whiteouts."""
+    with blob.open("rb") as raw, tarfile.open(fileobj=_decompressed(raw), mode="r|") as archive:
+        for member in archive:
+            folder, _, name = member.name.rpartition("/")
+            if name == ".wh..wh..opq":
+                for path in (root / folder).iterdir():
+                    _remove(path)
+            elif name.startswith(".wh."):
+                _remove(root / folder / name.removeprefix(".wh."))
+            else:
+                target = root / member.name
+                if not member.isdir() and (target.is_symlink() or target.exists()):
+                    _remove(target)
+                archive.extract(member, root, filter="tar", numeric_owner=True)
+
+
+def _decompressed(raw: IO[bytes]) -> Any:
+    magic = raw.read(4)
+    raw.seek(0)
+    if magic == b"\x28\xb5\x2f\xfd":  # RFC 8878
+        return zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(raw, read_across_frames=True)
+    if magic[:2] == b"\x1f\x8b":  # RFC 1952
+        import gzip  # noqa: PLC0415
+
+        return cast("IO[bytes]", gzip.GzipFile(fileobj=raw))
+    return raw
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _make_removable(root: Path) -> None:
+    """Give ourselves write permission on unpacked folders, so that an ordinary user can remove them."""
+    for folder, _, _ in os.walk(root):
+        Path(folder).chmod(0o755)

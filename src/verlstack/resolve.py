@@ -1,0 +1,110 @@
+"""Ask uv which versions satisfy the pins, and choose one file for each: the only step that looks at versions."""
+
+from __future__ import annotations
+
+import tomllib
+import urllib.parse
+from dataclasses import dataclass
+from pathlib import Path
+import sys
+from typing import TYPE_CHECKING, Any
+
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+
+from verlstack import shell
+from verlstack.errors import FetchError, PinsError
+from verlstack.fetch import Artifact
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from packaging.tags import Tag
+
+UV = Path(sys.executable).with_name("uv")
+_NETWORK = ("error sending request", "Failed to fetch", "dns error", "Connection refused", "client error", "timed out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolution:
+    """One file per package: a wheel where there is one for the platform, else the sdist."""
+
+    wheels: tuple[Artifact, ...]
+    sdists: tuple[Artifact, ...]
+
+
+def resolve(
+    requirements: Sequence[str],
+    *,
+    python: str,
+    platform: str,
+    tags: Sequence[Tag],
+    env: Mapping[str, str],
+    where: str,
+    run: Callable[..., shell.Result] = shell.run,
+) -> Resolution:
+    """Resolve requirements to exact files.
+
+    Args:
+        requirements: PEP 508 lines.
+        python: X.Y of the stack.
+        platform: uv's name of the stack's platform.
+        tags: accepted wheel tags, best first.
+        env: environment for uv; carries the index and its credentials, which must not reach argv.
+        where: the file whose pins these are, for messages.
+        run: the program runner.
+
+    Raises:
+        PinsError: the requirements contradict each other or name what does not exist; uv's own words are passed on.
+        FetchError: the index cannot be reached.
+    """
+    command = [UV, "pip", "compile", "-", "--python-version", python, "--python-platform", platform]
+    command += ["--format", "pylock.toml", "--no-header", "--no-annotate", "--quiet", "--no-config", "--no-python-downloads"]
+    done = run(command, env=env, stdin="\n".join(requirements) + "\n")
+    if done.returncode:
+        if any(sign in done.stderr for sign in _NETWORK):
+            raise FetchError(
+                f"the package index cannot be reached:\n{done.tail}",
+                todo="check the network, or set UV_DEFAULT_INDEX or pip's index-url to your mirror",
+            )
+        raise PinsError(f"the pins do not resolve:\n{done.tail}", where=where, todo="change one of the pins named above")
+    packages = tomllib.loads(done.stdout)["packages"]
+    chosen = [_choose(package, {tag: rank for rank, tag in enumerate(tags)}) for package in packages]
+    return Resolution(
+        wheels=tuple(a for a in chosen if a.filename.endswith(".whl")),
+        sdists=tuple(a for a in chosen if not a.filename.endswith(".whl")),
+    )
+
+
+def _choose(package: dict[str, Any], ranks: Mapping[Tag, int]) -> Artifact:
+    """The best wheel of a pylock package (PEP 751), or its sdist."""
+    best: tuple[int, str, dict[str, Any]] | None = None
+    for wheel in package.get("wheels", []):
+        name = _filename(wheel)
+        rank = _rank(name, ranks)
+        if rank is not None and (best is None or (rank, name) < best[:2]):
+            best = rank, name, wheel
+    if best is None and "sdist" not in package:
+        raise PinsError(
+            f"{package['name']} {package['version']} has no wheel for this platform and no sdist",
+            todo="pin another release of it",
+        )
+    file = best[2] if best else package["sdist"]
+    return Artifact(
+        project=canonicalize_name(package["name"]),
+        version=package["version"],
+        filename=_filename(file),
+        sha256=file["hashes"]["sha256"],
+        size=file.get("size"),
+    )
+
+
+def _filename(file: dict[str, Any]) -> str:
+    return str(file.get("name") or urllib.parse.unquote(urllib.parse.urlsplit(file["url"]).path.rpartition("/")[2]))
+
+
+def _rank(filename: str, ranks: Mapping[Tag, int]) -> int | None:
+    try:
+        *_, tags = parse_wheel_filename(filename)
+    except InvalidWheelFilename:
+        return None
+    return min((ranks[tag] for tag in tags if tag in ranks), default=None)

@@ -1,0 +1,225 @@
+"""Wheels that exist only as source: verl from its tag, and sdist-only packages; the same bytes on every build."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from verlstack import canonical, layer, shell, wheel
+from verlstack.cache import sha256_file
+from verlstack.content import Reader
+from verlstack.errors import BuildError, HashMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from packaging.tags import Tag
+
+    from verlstack.cache import Cache
+    from verlstack.interpreter import Interpreter
+    from verlstack.pins import Verl
+
+_GIT_PATIENCE = 60.0  # seconds for a shallow fetch of one commit; an unreachable host says no sooner
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What decides the bytes of a wheel built from source.
+
+    Attributes:
+        project: canonical name.
+        sdist: path of the fetched source archive.
+        sdist_sha256: its hash.
+        strip: paths removed from the unpacked source.
+        tools: paths of the build tools' wheels (pip, setuptools, wheel), already verified.
+        tool_hashes: their SHA-256 in the same order.
+        epoch: SOURCE_DATE_EPOCH.
+    """
+
+    project: str
+    sdist: Path
+    sdist_sha256: str
+    strip: tuple[str, ...]
+    tools: tuple[Path, ...]
+    tool_hashes: tuple[str, ...]
+    epoch: int
+
+    def key(self, python: str) -> str:
+        """Cache key: all of the above but for paths, and the interpreter's X.Y.Z."""
+        parts = [self.project, self.sdist_sha256, self.strip, self.tool_hashes, self.epoch, python]
+        return canonical.digest(parts)
+
+
+def build(
+    recipe: Recipe,
+    *,
+    interpreter: Interpreter,
+    tags: frozenset[Tag],
+    cache: Cache,
+    verl: Verl | None = None,
+    expected: str | None = None,
+    say: Callable[[str], None] = lambda _: None,
+    run: Callable[..., shell.Result] = shell.run,
+) -> Path:
+    """Build a wheel with `pip wheel --no-build-isolation --no-deps`, or take it from the cache.
+
+    Args:
+        recipe: what to build.
+        interpreter: the stack's own Python.
+        tags: what it accepts; the result is checked against them.
+        cache: where the result is kept.
+        verl: for verl, the tag to prefer over the sdist where its repository answers.
+        expected: SHA-256 that the lock names; None while locking.
+        say: receives one line about where the source came from.
+        run: the program runner.
+
+    Raises:
+        BuildError: the build failed; pip's last lines are passed on.
+        HashMismatchError: the wheel is not the one the lock names.
+    """
+    folder = cache.built(recipe.key(interpreter.version))
+    with cache.lock(folder.name):
+        found = sorted(folder.glob("*.whl"))
+        if not found:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix="build-", dir=cache.tmp) as name:
+                made = _build(recipe, Path(name), interpreter, tags, verl, expected, say, run)
+                folder.mkdir(exist_ok=True)
+                shutil.copyfile(made, folder / f".{made.name}")
+                (folder / f".{made.name}").replace(folder / made.name)
+            found = sorted(folder.glob("*.whl"))
+    (path,) = found
+    if expected and (have := sha256_file(path)) != expected:
+        path.unlink()
+        raise HashMismatchError(
+            f"the wheel built for {recipe.project} has sha256 {have}, the lock says {expected}; it was deleted",
+            where=path.name,
+            todo=f"the lock was recorded with another interpreter or tools: compare `{interpreter.version}` with "
+            "`recorded_with` in the lock, then run `verlstack lock`",
+        )
+    return path
+
+
+def _build(
+    recipe: Recipe,
+    work: Path,
+    interpreter: Interpreter,
+    tags: frozenset[Tag],
+    verl: Verl | None,
+    expected: str | None,
+    say: Callable[[str], None],
+    run: Callable[..., shell.Result],
+) -> Path:
+    python = _environment(recipe, work, interpreter, tags, run)
+    if verl is not None and (checkout := _checkout(verl, work / "git", run)):
+        made = _wheel(recipe, checkout, work / "git-out", python, run)
+        if expected in {None, sha256_file(made)}:
+            say(f"{recipe.project}: built from tag {verl.tag}, commit {verl.commit[:12]}")
+            return made
+        say(f"{recipe.project}: the wheel of tag {verl.tag} is not the one in the lock; building the release sdist instead")
+    source = _unpack(recipe.sdist, work / "sdist")
+    say(f"{recipe.project}: built from the release sdist {recipe.sdist.name}, sha256 {recipe.sdist_sha256[:12]}")
+    return _wheel(recipe, source, work / "sdist-out", python, run)
+
+
+def _environment(
+    recipe: Recipe, work: Path, interpreter: Interpreter, tags: frozenset[Tag], run: Callable[..., shell.Result]
+) -> Path:
+    """A throw-away venv of the stack's interpreter that holds exactly the pinned build tools."""
+    root = work / "venv"
+    done = run([interpreter.executable, "-I", "-m", "venv", "--without-pip", root])
+    if done.returncode:
+        raise BuildError(f"the stack's interpreter makes no venv:\n{done.tail}", where=str(interpreter.executable))
+    venv = wheel.Venv(root=str(root).lstrip("/"), python=interpreter.version.rpartition(".")[0])
+    with Reader() as reader:
+        for tool in recipe.tools:
+            for entry in layer.arrange(wheel.plan(tool, venv, tags).entries):
+                target = Path("/", entry.path)
+                if entry.content is None:
+                    target.mkdir(exist_ok=True)
+                else:
+                    target.write_bytes(reader.read(entry.content))
+    return root / "bin" / "python"
+
+
+def _checkout(verl: Verl, into: Path, run: Callable[..., shell.Result]) -> Path | None:
+    """The tagged source, or None where its repository does not answer.
+
+    Raises:
+        BuildError: the tag names another commit than the pins say.
+    """
+    env = {"GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_NOSYSTEM": "1", "HOME": str(into), "PATH": shell.search_path()}
+    env |= shell.network_settings()
+    into.mkdir()
+    fetched = [
+        ["git", "init", "--quiet", into],
+        ["git", "-C", into, "fetch", "--quiet", "--depth=1", verl.repository, f"refs/tags/{verl.tag}"],
+    ]
+    try:
+        if any(run(command, env=env, timeout=_GIT_PATIENCE).returncode for command in fetched):
+            return None
+    except shell.ProgramMissingError:
+        return None
+    named = run(["git", "-C", into, "rev-parse", "FETCH_HEAD^{commit}"], env=env).stdout.strip()
+    if named != verl.commit:
+        raise BuildError(
+            f"tag {verl.tag} names commit {named}, the pins say {verl.commit}: the tag was moved",
+            where=verl.repository,
+            todo="find out why before you trust either; the release sdist on the index is pinned by sha256",
+        )
+    if run(["git", "-C", into, "checkout", "--quiet", verl.commit], env=env).returncode:
+        return None
+    shutil.rmtree(into / ".git")
+    return into
+
+
+def _unpack(sdist: Path, into: Path) -> Path:
+    """The one top folder of a source archive.
+
+    Raises:
+        BuildError: the archive is damaged, hostile, or has several top folders.
+    """
+    into.mkdir()
+    try:
+        with tarfile.open(sdist) as archive:
+            archive.extractall(into, filter="data")
+    except (tarfile.TarError, EOFError, OSError, ValueError) as e:
+        raise BuildError(f"the source archive is damaged or unsafe: {e}", where=str(sdist)) from e
+    tops = list(into.iterdir())
+    if len(tops) != 1 or not tops[0].is_dir():
+        raise BuildError(f"the source archive has {len(tops)} top folders instead of one", where=str(sdist))
+    return tops[0]
+
+
+def _wheel(recipe: Recipe, source: Path, out: Path, python: Path, run: Callable[..., shell.Result]) -> Path:
+    for name in recipe.strip:
+        shutil.rmtree(source / name, ignore_errors=True)
+    # The wheel's zip entries carry mode bits and, through SOURCE_DATE_EPOCH, one time; umask must not show.
+    for path in source.rglob("*"):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+    env = {
+        "PATH": f"{python.parent}:/usr/bin:/bin",
+        "HOME": str(source.parent),
+        "TMPDIR": str(out.parent),
+        "LC_ALL": "C.UTF-8",
+        "TZ": "UTC",
+        "PYTHONHASHSEED": "0",
+        "SOURCE_DATE_EPOCH": str(recipe.epoch),
+        "PIP_CONFIG_FILE": "/dev/null",
+    }
+    command = [python, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-index", "--no-cache-dir"]
+    command += ["--disable-pip-version-check", "--quiet", "--wheel-dir", out, "."]
+    done = run(command, env=env, cwd=source)
+    made = sorted(out.glob("*.whl"))
+    if done.returncode or len(made) != 1:
+        raise BuildError(
+            f"{recipe.project} does not build with --no-build-isolation:\n{done.tail}",
+            where=recipe.sdist.name,
+            todo="check build_tools in stacks.toml",
+        )
+    return made[0]

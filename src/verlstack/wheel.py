@@ -1,0 +1,316 @@
+"""What a wheel puts into the image: planned from its directory and RECORD, without unpacking it."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import stat
+import struct
+import warnings
+import zipfile
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+import installer
+from installer.destinations import WheelDestination
+from installer.exceptions import InstallerError
+from installer.records import Hash, RecordEntry, parse_record_file
+from installer.scripts import Script
+from installer.sources import WheelFile
+from installer.utils import fix_shebang
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+
+from verlstack import tar
+from verlstack.content import Inline, Member, Reader, Source
+from verlstack.errors import WheelError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from installer.scripts import ScriptSection
+    from installer.sources import WheelContentElement
+    from installer.utils import Scheme
+    from packaging.tags import Tag
+
+_LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, then the lengths of name and extra field (APPNOTE 4.3.7)
+_ENCRYPTED = 0x1
+_MAX_DEFLATE_RATIO = 1032  # zlib's documentation, "Maximum Expansion Factor"; more cannot be true
+_SIGNATURES = ("RECORD.jws", "RECORD.p7s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Venv:
+    """The places of the image's virtual environment, without leading slash.
+
+    Attributes:
+        root: `opt/verl`.
+        python: X.Y of the interpreter.
+    """
+
+    root: str
+    python: str
+
+    @property
+    def site_packages(self) -> str:
+        """Where packages go."""
+        return f"{self.root}/lib/python{self.python}/site-packages"
+
+    @property
+    def interpreter(self) -> str:
+        """Absolute path for shebang lines."""
+        return f"/{self.root}/bin/python"
+
+    def place(self, scheme: Scheme, project: str) -> str:
+        """Folder of an installation scheme (PyPA "binary distribution format", spread phase)."""
+        return {
+            "purelib": self.site_packages,
+            "platlib": self.site_packages,
+            "scripts": f"{self.root}/bin",
+            "data": self.root,
+            "headers": f"{self.root}/include/site/python{self.python}/{project}",
+        }[scheme]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What one wheel installs, but for its RECORD, which waits for the bytecode.
+
+    Attributes:
+        wheel: file name of the wheel.
+        entries: files to place.
+        record: path of the RECORD to write, from the image's root.
+        hashes: SHA-256 of each entry, hexadecimal, in the order of `entries`.
+    """
+
+    wheel: str
+    entries: tuple[tar.Entry, ...]
+    hashes: tuple[str, ...]
+    record: str
+
+
+def plan(path: Path, venv: Venv, tags: frozenset[Tag]) -> Plan:
+    """Plan the installation of a wheel.
+
+    Args:
+        path: the wheel; its name must be the one its publisher gave.
+        venv: where things go.
+        tags: what the stack's interpreter accepts.
+
+    Raises:
+        WheelError: the wheel is damaged, hostile, inconsistent with its RECORD, or for another interpreter.
+    """
+    _check_tags(path, tags)
+    try:
+        with zipfile.ZipFile(path) as archive, warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # installer's note that it skips foreign __pycache__
+            source = _Source(archive, tuple(_members(path, archive)))
+            source.validate_record(validate_contents=False)
+            planner = _Planner(source, venv)
+            installer.install(source, planner, {})
+    except zipfile.BadZipFile as e:
+        raise _error(path, f"is not a zip archive, or is cut off: {e}") from e
+    except (InstallerError, ValueError, KeyError, UnicodeDecodeError) as e:
+        issues = getattr(e, "issues", None)
+        text = "; ".join(i.replace(str(path), path.name) for i in issues[:3]) if issues else str(e)
+        raise _error(path, f"is not a valid wheel: {text}") from e
+    return planner.finished()
+
+
+def record_entry(plan: Plan, venv: Venv, bytecode: Iterable[tar.Entry]) -> tar.Entry:
+    """The RECORD of a planned wheel: sorted, complete with its bytecode, every line true.
+
+    Args:
+        plan: the planned wheel.
+        venv: where it goes.
+        bytecode: the `.pyc` entries made from this wheel's sources.
+    """
+    lines = [(_relative(plan.record, venv), "", "")]
+    for entry, digest in zip(plan.entries, plan.hashes, strict=True):
+        lines.append((_relative(entry.path, venv), _record_hash(bytes.fromhex(digest)), str(entry.size)))
+    for entry in bytecode:
+        data = cast("Inline", entry.content).data
+        lines.append((_relative(entry.path, venv), _record_hash(hashlib.sha256(data).digest()), str(len(data))))
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(sorted(lines))
+    return tar.file(plan.record, Inline(data=out.getvalue().encode()))
+
+
+def _relative(path: str, venv: Venv) -> str:
+    """Path as RECORD writes it: relative to site-packages."""
+    inside = venv.site_packages + "/"
+    if path.startswith(inside):
+        return path.removeprefix(inside)
+    return "../../../" + path.removeprefix(venv.root + "/")  # lib, pythonX.Y, site-packages: three up
+
+
+def _record_hash(digest: bytes) -> str:
+    return "sha256=" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+def _check_tags(path: Path, tags: frozenset[Tag]) -> None:
+    try:
+        *_, named = parse_wheel_filename(path.name)
+    except InvalidWheelFilename as e:
+        raise _error(path, f"has no valid wheel name: {e}") from e
+    if not named & tags:
+        has = ", ".join(sorted(str(tag) for tag in named)[:3])
+        python = next(iter(sorted({t.interpreter for t in tags if t.interpreter.startswith("cp")}, key=len)[-1:]), "?")
+        raise _error(path, f"is built for {has}; the stack's interpreter ({python}) cannot load it")
+
+
+def _members(path: Path, archive: zipfile.ZipFile) -> Iterator[Member]:
+    """Every file of the archive, its name and place checked before anything is read."""
+    seen: set[str] = set()
+    used = 0
+    size = path.stat().st_size
+    with path.open("rb", buffering=0) as raw:
+        for info in archive.infolist():
+            _check_name(path, info, seen)
+            if info.is_dir():
+                continue
+            used += info.compress_size
+            if info.file_size > info.compress_size * _MAX_DEFLATE_RATIO + 64 or used > size:
+                raise _error(path, f"declares {info.file_size} bytes for {info.filename}: that is a zip bomb")
+            raw.seek(info.header_offset)
+            head = raw.read(_LOCAL_HEADER.size)
+            if len(head) < _LOCAL_HEADER.size or not head.startswith(b"PK\x03\x04"):
+                raise _error(path, f"has no header where its directory places {info.filename}")
+            _, name, extra = _LOCAL_HEADER.unpack(head)
+            yield Member(
+                archive=path,
+                name=info.filename,
+                offset=info.header_offset + _LOCAL_HEADER.size + name + extra,
+                compressed=info.compress_size,
+                method=info.compress_type,
+                size=info.file_size,
+                sha256=None,
+            )
+
+
+def _check_name(path: Path, info: zipfile.ZipInfo, seen: set[str]) -> None:
+    # orig_filename: zipfile itself cuts the visible name at a NUL byte
+    name = info.orig_filename
+    parts = name.removesuffix("/").split("/")
+    if name.startswith("/") or "\\" in name or ":" in parts[0] or any(p in {"", ".", ".."} for p in parts):
+        raise _error(path, f"holds the unsafe path {name!r}")
+    if any(ord(c) < 32 or ord(c) == 127 for c in name):
+        raise _error(path, f"holds a path with control characters: {name!r}")
+    if name in seen:
+        raise _error(path, f"holds {name!r} twice")
+    seen.add(name)
+    mode = info.external_attr >> 16
+    if stat.S_IFMT(mode) not in {0, stat.S_IFREG, stat.S_IFDIR}:
+        raise _error(path, f"holds {name!r}, which is a link or a device, not a file")
+    if info.flag_bits & _ENCRYPTED:
+        raise _error(path, f"holds {name!r} encrypted")
+
+
+class _Stream(io.BytesIO):
+    """Stands in for a member's bytes in installer's interface; the planner takes the member, nobody reads."""
+
+    def __init__(self, member: Member) -> None:
+        super().__init__()
+        self.member = member
+
+
+class _Source(WheelFile):
+    """installer's view of the wheel, which hands out places instead of opened streams."""
+
+    def __init__(self, archive: zipfile.ZipFile, members: tuple[Member, ...]) -> None:
+        super().__init__(archive)
+        self._members = members
+        self._modes = {info.filename: info.external_attr >> 16 for info in archive.infolist()}
+
+    def get_contents(self) -> Iterator[WheelContentElement]:
+        records = {record[0]: record for record in parse_record_file(self.read_dist_info("RECORD").splitlines())}
+        for member in self._members:
+            if member.name.rpartition("/")[2] in _SIGNATURES and member.name.startswith(self.dist_info_dir):
+                continue  # a signature over a RECORD that we rewrite proves nothing
+            record = records.get(member.name, (member.name, "", ""))
+            yield record, cast("BinaryIO", _Stream(_with_hash(member, record[1]))), bool(self._modes[member.name] & 0o111)
+
+
+def _with_hash(member: Member, recorded: str) -> Member:
+    """The member with RECORD's SHA-256; a stronger algorithm is checked now and replaced by SHA-256."""
+    if not recorded:
+        return member
+    algorithm, _, value = recorded.partition("=")
+    wanted = base64.urlsafe_b64decode(value + "=" * (-len(value) % 4))
+    if algorithm == "sha256":
+        digest = wanted
+    elif algorithm in {"sha384", "sha512"}:
+        with Reader() as reader:
+            data = reader.read(member)
+        if hashlib.new(algorithm, data).digest() != wanted:
+            raise WheelError(f"{member.name} in {member.archive.name} does not match RECORD", where=str(member.archive))
+        digest = hashlib.sha256(data).digest()
+    else:
+        raise ValueError(f"RECORD uses {algorithm} for {member.name}; the wheel specification asks for sha256 or better")
+    return Member(
+        archive=member.archive,
+        name=member.name,
+        offset=member.offset,
+        compressed=member.compressed,
+        method=member.method,
+        size=member.size,
+        sha256=digest.hex(),
+    )
+
+
+class _Planner(WheelDestination):
+    """installer's destination, which notes what would be written."""
+
+    def __init__(self, source: WheelFile, venv: Venv) -> None:
+        self._source = source
+        self._venv = venv
+        self._project = canonicalize_name(source.distribution)
+        self._entries: list[tuple[tar.Entry, str]] = []
+        self._record = ""
+
+    def finished(self) -> Plan:
+        """The plan, sorted by path."""
+        rows = sorted(self._entries, key=lambda row: row[0].path)
+        return Plan(
+            wheel=str(self._source._zipfile.filename).rpartition("/")[2],  # noqa: SLF001 - installer gives no other way
+            entries=tuple(entry for entry, _ in rows),
+            hashes=tuple(digest for _, digest in rows),
+            record=self._record,
+        )
+
+    def write_script(self, name: str, module: str, attr: str, section: ScriptSection) -> RecordEntry:
+        script, data = Script(name, module, attr, section).generate(self._venv.interpreter, "posix")
+        return self._add("scripts", script, Inline(data=data), executable=True)
+
+    def write_file(
+        self, scheme: Scheme, path: str | os.PathLike[str], stream: BinaryIO, is_executable: bool  # noqa: FBT001
+    ) -> RecordEntry:
+        member = cast("_Stream", stream).member
+        content: Source = member
+        if scheme == "scripts":
+            with Reader() as reader, fix_shebang(io.BytesIO(reader.read(member)), self._venv.interpreter) as fixed:
+                content = Inline(data=fixed.read())
+        return self._add(scheme, str(path), content, executable=is_executable or scheme == "scripts")
+
+    def finalize_installation(
+        self, scheme: Scheme, record_file_path: str, records: Iterable[tuple[Scheme, RecordEntry]]
+    ) -> None:
+        del records  # ours are kept in full; the file itself is written by `record_entry`
+        self._record = f"{self._venv.place(scheme, self._project)}/{record_file_path}"
+
+    def _add(self, scheme: Scheme, path: str, content: Source, *, executable: bool) -> RecordEntry:
+        if any(part in {"", ".", ".."} for part in path.split("/")):
+            raise ValueError(f"{path!r} leaves its folder")
+        digest = hashlib.sha256(content.data).hexdigest() if isinstance(content, Inline) else content.sha256
+        if digest is None:
+            raise ValueError(f"RECORD has no hash for {path}")
+        entry = tar.file(f"{self._venv.place(scheme, self._project)}/{path}", content, executable=executable)
+        self._entries.append((entry, digest))
+        return RecordEntry(path, Hash("sha256", digest), entry.size)
+
+
+def _error(path: Path, what: str) -> WheelError:
+    return WheelError(f"{path.name} {what}", where=str(path), todo="use another release, or delete the file and fetch again")

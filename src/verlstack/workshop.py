@@ -1,0 +1,76 @@
+"""What every verb that makes something works with: folders, cache, environment, progress."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from verlstack import fetch, index, interpreter
+from verlstack.compose import Settings
+from verlstack.pins import FORMAT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from verlstack.cache import Cache
+    from verlstack.fetch import Artifact
+    from verlstack.interpreter import Interpreter
+    from verlstack.layer import Compression
+    from verlstack.pins import Stack
+    from verlstack.progress import Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workshop:
+    """The surroundings of one command.
+
+    Attributes:
+        constraints: folder of pins and locks.
+        smoke_tests: folder of the smoke tests, a layer of every image.
+        cache: where downloads, layers and bases are kept.
+        env: the user's environment.
+        progress: where progress is shown.
+        workers: processes to compose with; the bytes do not depend on it.
+        offline: use the cache alone.
+        python_tree: `--python-tree`, the folder of the stack's Python where it is not found by itself.
+    """
+
+    constraints: Path
+    smoke_tests: Path
+    cache: Cache
+    env: Mapping[str, str]
+    progress: Progress
+    workers: int
+    offline: bool = False
+    python_tree: Path | None = None
+
+    def find_interpreter(self, python: str) -> Interpreter:
+        """The stack's own Python on this machine.
+
+        Raises:
+            BaseImageError: there is none; the message lists where it was looked for.
+        """
+        return interpreter.find(python, tree=self.python_tree, env=self.env)
+
+    def fetch(self, artifacts: Sequence[Artifact]) -> dict[str, Path]:
+        """Have files by hash, from the cache or through the configured index; SHA-256 → path.
+
+        Raises:
+            FetchError, HashMismatchError, StorageError: as `fetch.fetch`.
+        """
+        where = None if self.offline else index.configured(self.env)
+        return fetch.fetch(
+            artifacts, cache=self.cache, index=where, offline=self.offline, progress=self.progress, env=self.env
+        )
+
+    def settings(self, stack: Stack, python: Interpreter, compression: Compression | None = None) -> Settings:
+        """What the layers of a stack have in common."""
+        return Settings(
+            interpreter=python,
+            python=stack.python,
+            platform=stack.platform,
+            format=FORMAT,
+            epoch=stack.epoch,
+            compression=compression or stack.compression,
+        )
