@@ -28,7 +28,9 @@ def save(
     """
     with cache.storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        placed = tuple(_place(blob, folder) for blob in blobs)
+        once = {blob.digest: blob for blob in blobs}  # an image may hold one layer twice
+        paths = {digest: _place(blob, folder) for digest, blob in once.items()}
+    placed = tuple(replace(blob, path=paths[blob.digest]) for blob in blobs)
     described = [asdict(blob) | {"path": blob.path.name} for blob in placed]
     with cache.atomic(folder / _MARK) as out:
         out.write(json.dumps({"layers": described, "facts": facts}, sort_keys=True, indent=1).encode())
@@ -47,7 +49,7 @@ def load(folder: Path) -> tuple[tuple[layer.Blob, ...], dict[str, Any]] | None:
     return None
 
 
-def _place(blob: layer.Blob, folder: Path) -> layer.Blob:
+def _place(blob: layer.Blob, folder: Path) -> Path:
     target = folder / blob.digest.replace(":", "-")
     handle = os.open(blob.path, os.O_RDONLY)
     try:
@@ -56,4 +58,4 @@ def _place(blob: layer.Blob, folder: Path) -> layer.Blob:
     finally:
         os.close(handle)
     blob.path.replace(target)
-    return replace(blob, path=target)
+    return target

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import concurrent.futures as futures
-import json
 import time
+from concurrent import futures
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from verlstack import bases, compose, interpreter, layer, lock as locking, oci, source, store
-from verlstack.errors import LockError
+from verlstack import bases, compose, interpreter, layer, oci, store
+from verlstack import lock as locking
+from verlstack.cache import atomic
 from verlstack.oci import Image, NamedBlob
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from verlstack.bases import Base
-    from verlstack.compose import Settings
-    from verlstack.fetch import Artifact
+    from verlstack.download import Artifact
     from verlstack.interpreter import Interpreter
     from verlstack.layer import Compression
     from verlstack.lockfile import Lock
@@ -109,7 +108,9 @@ def build(
     archive = None
     if output:
         archive = dist / f"{tag}.{output}.tar"
-        oci.archive(dist / stack.name, archive, image=image, tag=tag, docker=output == "docker-archive", epoch=lock.epoch)
+        with atomic(archive) as out:
+            for piece in oci.archive(dist / stack.name, tag=tag, docker=output == "docker-archive"):
+                out.write(piece)
     return Report(
         stack=stack.name,
         tag=tag,
@@ -125,9 +126,7 @@ def build(
     )
 
 
-def _base(
-    stack: Stack, lock: Lock, shop: Workshop, spec: str, python: Interpreter, compression: Compression
-) -> Base:
+def _base(stack: Stack, lock: Lock, shop: Workshop, spec: str, python: Interpreter, compression: Compression) -> Base:
     return bases.obtain(
         spec,
         wanted_python=stack.python,
@@ -161,23 +160,17 @@ def _provide(missing: Sequence[Job], stack: Stack, lock: Lock, shop: Workshop, p
     if not wanted:
         return
     files = shop.fetch(wanted)
-    tags = missing[0].tags
+    builder = shop.builder(python, missing[0].tags)
     for b in to_build:
-        made = source.build(
+        made = builder.build(
             locking.recipe(stack, b.source, files, lock.build_tools),
-            interpreter=python,
-            tags=tags,
-            cache=shop.cache,
             verl=stack.verl if b.source.project == "verl" else None,
             expected=b.wheel_sha256,
-            say=shop.progress.say,
         )
         locking.keep(made, b.wheel_sha256, shop.cache)
 
 
-def _image(
-    stack: Stack, lock: Lock, base: Base, bottom: Finished, wheels: Sequence[Finished], *, fast: bool
-) -> Image:
+def _image(stack: Stack, lock: Lock, base: Base, bottom: Finished, wheels: Sequence[Finished], *, fast: bool) -> Image:
     env = dict(base.env) | dict(stack.environment)
     named = [NamedBlob(name=f"base {base.reference}", blob=blob) for blob in base.layers]
     named += [NamedBlob(name=x.name, blob=x.blob) for x in (bottom, *wheels)]
@@ -220,7 +213,13 @@ def _rows(lock: Lock, base: Base, layers: Sequence[Finished]) -> list[Row]:
     rows = [_row("base", base.reference, blob, cached=False) for blob in base.layers]
     for finished in layers:
         members = packages.get(finished.name, ())
-        pins = f"{members[0]} {versions[members[0]]}" if len(members) == 1 else f"{len(members)} packages" if members else ""
+        pins = (
+            f"{members[0]} {versions[members[0]]}"
+            if len(members) == 1
+            else f"{len(members)} packages"
+            if members
+            else ""
+        )
         rows.append(_row(finished.name, pins, finished.blob, cached=finished.cached))
     return rows
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from verlstack import shell, tar
 from verlstack.content import Inline, Reader
@@ -37,7 +37,7 @@ class Compiler:
         self._interpreter = interpreter
         self._cache_tag = cache_tag
 
-    def __enter__(self) -> Compiler:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

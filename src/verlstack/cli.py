@@ -48,7 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--constraints", type=Path, metavar="DIR", help="pins and locks (default: found above here)")
-    common.add_argument("--jobs", type=_positive, metavar="N", help="processes to compose with (default: cores, up to 8)")
+    common.add_argument(
+        "--jobs", type=_positive, metavar="N", help="processes to compose with (default: cores, up to 8)"
+    )
     common.add_argument("--offline", action="store_true", help="use the cache alone")
     common.add_argument("--python-tree", type=Path, metavar="DIR", help="prefix folder of the stack's Python")
     common.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
@@ -61,7 +63,9 @@ def _parser() -> argparse.ArgumentParser:
     lock = verbs.add_parser("lock", parents=[common], help="pins → lock: resolve, compose, record every diff_id")
     fetch = verbs.add_parser("fetch", parents=[common], help="have every file that a lock names in the cache")
     build = verbs.add_parser("build", parents=[common], help="lock → image: an OCI layout in dist/STACK")
-    prove = verbs.add_parser("prove", parents=[common], help="start the image and import verl in it, as root and stranger")
+    prove = verbs.add_parser(
+        "prove", parents=[common], help="start the image and import verl in it, as root and stranger"
+    )
     for verb, run in ((lock, _lock), (fetch, _fetch), (build, _build), (prove, _prove)):
         verb.add_argument("stack", nargs="?", default="cu121", help="a [stack.NAME] of stacks.toml (default: cu121)")
         verb.set_defaults(verb=run)
@@ -88,7 +92,9 @@ def _project(arguments: argparse.Namespace) -> Path:
         if (folder / "constraints" / "stacks.toml").is_file():
             return folder / "constraints"
     raise UsageError(
-        "no constraints/stacks.toml here or above", where=str(Path.cwd()), todo="run in a checkout, or pass --constraints"
+        "no constraints/stacks.toml here or above",
+        where=str(Path.cwd()),
+        todo="run in a checkout, or pass --constraints",
     )
 
 
@@ -138,7 +144,9 @@ def _lock(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(canonical.dumps({"stack": made.stack, "lock": f"sha256:{made.digest}"}).decode())
     else:
-        print(f"{made.stack}: {len(made.wheels)} wheels, {len(made.built)} built from source, {len(made.layers)} layers")
+        print(
+            f"{made.stack}: {len(made.wheels)} wheels, {len(made.built)} built from source, {len(made.layers)} layers"
+        )
         print(f"lock sha256:{made.digest}")
     return 0
 
@@ -182,7 +190,7 @@ def _prove(arguments: argparse.Namespace) -> int:
     from verlstack import prove  # noqa: PLC0415
 
     with _workshop(arguments) as (stack, shop):
-        lines = prove.prove_unpacked(_dist(arguments, shop) / stack.name, shop.cache, shop.progress)
+        lines = prove.prove(_dist(arguments, shop) / stack.name, shop.cache, shop.env, shop.progress)
     if arguments.json:
         print(canonical.dumps({"printed": lines}).decode())
     else:

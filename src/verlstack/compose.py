@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import concurrent.futures as futures
 import dataclasses
 import multiprocessing
 import os
 import signal
 import threading
+from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -200,5 +200,3 @@ def check_diff_ids(lock: Lock, layers: Iterable[Finished], python: str) -> None:
 def faster(compression: Compression, level: int) -> Compression:
     """The same without the long search, for `--fast`: other digests, same diff_ids."""
     return dataclasses.replace(compression, level=level, long_distance=False)
-
-

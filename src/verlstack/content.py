@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from isal import isal_zlib
 
@@ -14,6 +13,7 @@ from verlstack.errors import StorageError, WheelError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 _READ = 1 << 18  # compressed bytes per step: bounds memory, large enough to keep the decompressor busy
 _GROW = 1 << 20  # uncompressed bytes per step: a bomb is stopped within this much of its declared size
@@ -85,7 +85,7 @@ class Reader:
         """Start with no open files."""
         self._open: dict[Path, int] = {}
 
-    def __enter__(self) -> Reader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -184,7 +184,7 @@ class Reader:
                     break
             if rest := inflate.flush():
                 yield rest
-        except isal_zlib.error as e:
+        except isal_zlib.error as e:  # type: ignore[misc]  # isal's stubs declare an instance
             raise _member_error(source, f"is damaged: {e}") from e
         if not inflate.eof:
             raise _member_error(source, "ends in the middle of its compressed data: the wheel is truncated")

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import hashlib
-import http.client
-import os
 import queue
 import threading
 import time
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-import urllib3
 from packaging.utils import canonicalize_name
 
 from verlstack.cache import sha256_file, storage_errors
+from verlstack.download import Artifact, Download, StoppedError, subject
 from verlstack.errors import FetchError, HashMismatchError
-from verlstack.index import AgainError, Index, get, locate, reason, redact, refused, session
+from verlstack.index import Index, locate, session
+from verlstack.web import Sleep, get, patiently
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,28 +26,9 @@ if TYPE_CHECKING:
     from verlstack.cache import Cache
     from verlstack.progress import Progress
 
-    Sleep = Callable[[float], object]
-
 T = TypeVar("T")
 
-TRIES = 5  # in a row without progress; the pauses between them add up to 7.5 s
-GROWTH = 1 << 20  # bytes that count as progress, so that a large file survives any number of cuts
-RETRY_AFTER_MAX_S = 60.0  # a longer wish of the server is cut to this: rather fail than seem to hang
-SLOW_S = 60.0  # seconds over which the speed is judged
-SLOW_BYTES = 60_000  # fewer bytes in SLOW_S (below 1 kB/s, and no file here would ever arrive) end the try
 LEAVE_S = 0.5  # seconds that workers have to stop after an error or Ctrl-C; one that hangs is a daemon and left behind
-_READ = 1 << 16  # bytes asked for at once; read1 returns what has arrived, so that slowness is seen
-
-
-@dataclass(frozen=True, kw_only=True)
-class Artifact:
-    """A file that the lock names; `size` in bytes, None where the lock does not know it."""
-
-    project: str
-    version: str
-    filename: str
-    sha256: str
-    size: int | None
 
 
 def fetch(
@@ -152,30 +129,6 @@ def _in_threads(jobs: Sequence[T], work: Callable[[T], None], *, count: int, sto
             thread.join(max(0.0, end - time.monotonic()))
 
 
-def patiently(action: Callable[[], T], sleep: Sleep) -> T:
-    """Call `action` until it raises no AgainError, pausing ever longer; TRIES in a row without progress are enough.
-
-    Raises:
-        FetchError: the last AgainError's.
-    """
-    failures = best = 0
-    while True:
-        try:
-            return action()
-        except AgainError as e:
-            if e.reached >= best + GROWTH:
-                failures, best = 0, e.reached
-            failures += 1
-            if failures >= TRIES:
-                what = f"{e.error.what} ({TRIES} tries)"
-                raise type(e.error)(what, where=e.error.where, todo=e.error.todo) from None
-            sleep(0.5 * 2 ** (failures - 1) if e.wait is None else min(e.wait, RETRY_AFTER_MAX_S))
-
-
-class _StoppedError(Exception):
-    """Another worker failed, or Ctrl-C: the reason is known elsewhere."""
-
-
 class _Tally:
     """Counts for the user; the one place where threads meet to speak."""
 
@@ -245,8 +198,8 @@ class _Worker:
             seek = partial(locate, self._index, missing[0].project, missing[0].version, names, at)
             urls = patiently(seek, self._pause)
             for a in missing:
-                ask = partial(get, at, self._index, urls[a.sha256], _subject(a), stream=True)
-                self._download(a, _Download(a, urls[a.sha256], self._part(a), ask, self.tally, self.stop))
+                ask = partial(get, at, self._index, urls[a.sha256], subject(a), stream=True)
+                self._download(a, Download(a, urls[a.sha256], self._part(a), ask, self.tally.reach, self.stop))
 
     def _cached(self, a: Artifact) -> bool:
         path = self._cache.file(a.sha256, a.filename)
@@ -271,9 +224,9 @@ class _Worker:
     def _pause(self, seconds: float) -> None:
         self._sleep(seconds)
         if self.stop.is_set():
-            raise _StoppedError
+            raise StoppedError
 
-    def _download(self, a: Artifact, download: _Download) -> None:
+    def _download(self, a: Artifact, download: Download) -> None:
         target = self._cache.file(a.sha256, a.filename)
         with storage_errors(download.part), self._cache.lock(a.sha256):
             if self._cached(a):
@@ -287,102 +240,3 @@ class _Worker:
             target.parent.mkdir(parents=True, exist_ok=True)
             download.part.replace(target)
         self.tally.done(cached=False)
-
-
-@dataclass(frozen=True)
-class _Download:
-    """One file on its way into the cache; `ask` sends a request with the given headers."""
-
-    artifact: Artifact
-    url: str
-    part: Path
-    ask: Callable[[Mapping[str, str]], requests.Response]
-    tally: _Tally
-    stop: threading.Event
-
-    def attempt(self) -> None:
-        """One request that completes `part`; returns only if its hash is right."""
-        have, digest = self._held()
-        if have != self.artifact.size:  # equal: killed between the last byte and the rename
-            ranged = {"Range": f"bytes={have}-"} if have else {}
-            with self.ask({"Accept-Encoding": "identity", **ranged}) as answer:
-                have = self._start(answer, have)
-                digest = digest if have else hashlib.sha256()
-                self._receive(answer, have, digest)
-        if digest.hexdigest() == self.artifact.sha256:
-            return
-        error = self._mismatch("arrived", digest)
-        if not have:
-            raise error
-        self.part.unlink()  # the older part may be to blame: once more from the start
-        raise AgainError(error, wait=0)
-
-    def _held(self) -> tuple[int, hashlib._Hash]:
-        """Size and hash of what an earlier try left; nothing if that is too much."""
-        if not self.part.exists():
-            return 0, hashlib.sha256()
-        size = self.part.stat().st_size
-        if self.artifact.size is not None and size > self.artifact.size:
-            return 0, hashlib.sha256()
-        with self.part.open("rb", buffering=0) as f:
-            return size, hashlib.file_digest(f, "sha256")
-
-    def _start(self, answer: requests.Response, have: int) -> int:
-        """Where in the file the answer begins: a server may ignore Range, or refuse it."""
-        if answer.status_code == http.HTTPStatus.OK:
-            return 0
-        resumed = answer.status_code == http.HTTPStatus.PARTIAL_CONTENT
-        if resumed and answer.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
-            return have
-        if not resumed and answer.status_code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            raise refused(answer, _subject(self.artifact), self.url)
-        self.part.unlink(missing_ok=True)
-        raise AgainError(self._broken("the index does not resume where asked to"), wait=0)
-
-    def _receive(self, answer: requests.Response, have: int, digest: hashlib._Hash) -> None:
-        size, at = self.artifact.size, have
-        with self.part.open("ab" if have else "wb") as f:
-            try:
-                for piece in self._pieces(answer.raw):
-                    at += len(piece)
-                    digest.update(piece)
-                    if size is not None and at > size:
-                        raise self._mismatch(f"is longer than {size} bytes: the first {at}", digest)
-                    f.write(piece)
-                    self.tally.reach(self.artifact, at, arrived=len(piece))
-            except urllib3.exceptions.HTTPError as e:
-                ended = isinstance((e.args or (e,))[-1], http.client.IncompleteRead)
-                short = self._mismatch(f"broke off; the {at} of {size or 'unknown'} bytes that came", digest)
-                raise AgainError(short if ended else self._broken(reason(e)), reached=at) from None
-            f.flush()
-            os.fsync(f.fileno())
-        if size is not None and at < size:  # by its own account the server is done
-            raise AgainError(self._mismatch(f"ended after {at} of {size} bytes, which", digest), reached=at)
-
-    def _pieces(self, raw: urllib3.HTTPResponse) -> Iterator[bytes]:
-        began, got = time.monotonic(), 0
-        while piece := raw.read1(_READ, decode_content=False):
-            if self.stop.is_set():
-                raise _StoppedError
-            yield piece
-            got += len(piece)
-            if (now := time.monotonic()) - began >= SLOW_S:
-                if got < SLOW_BYTES:
-                    slow = TimeoutError(errno.ETIMEDOUT, f"only {got} bytes in {SLOW_S:g} s")
-                    raise urllib3.exceptions.HTTPError from slow
-                began, got = now, 0
-
-    def _broken(self, why: str) -> FetchError:
-        what = f"{_subject(self.artifact)}: the download broke off: {why}"
-        todo = "run again: what has arrived is kept; if it stays so, use another index (UV_DEFAULT_INDEX)"
-        return FetchError(what, where=redact(self.url), todo=todo)
-
-    def _mismatch(self, how: str, digest: hashlib._Hash) -> HashMismatchError:
-        a = self.artifact
-        what = f"{a.filename} {how} with sha256 {digest.hexdigest()}, the lock says {a.sha256}; deleted"
-        todo = "find out who changes it (mirror, proxy, publisher); use another index, or lock again if it is trusted"
-        return HashMismatchError(what, where=redact(self.url), todo=todo)
-
-
-def _subject(a: Artifact) -> str:
-    return f"{a.filename} ({a.project} {a.version})"

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import ast
-import email.utils
+import bisect
 import re
 import sys
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 
 import requests
-import urllib3
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 from pypi_simple import (
@@ -26,21 +23,12 @@ from pypi_simple import (
 
 from verlstack import shell
 from verlstack.errors import FetchError, HashMismatchError
+from verlstack.web import CONFIGURE, get, redact, refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-CONNECT_S = 10.0  # seconds to reach a host: three retransmissions of a lost SYN (1 + 2 + 4 s) fit
-READ_S = 60.0  # seconds of silence on an open connection
-
 _PIP_SECTIONS = (":env:", "install", "download", "global")  # pip's own precedence, strongest first
-_BUSY = (429, 500, 502, 503, 504)  # the server's trouble, likely to pass
-_CONFIGURE = "use another index (UV_DEFAULT_INDEX, or pip's index-url)"
-_REFUSED = {
-    401: ("asks for a login", "put user and password into ~/.netrc, or into the index address in UV_DEFAULT_INDEX"),
-    403: ("refuses access", f"check your login and the mirror's policy for this package, or {_CONFIGURE}"),
-    404: ("lists the file but no longer has it", f"{_CONFIGURE}, or lock another version"),
-}
 _SHOWN = 8  # files or versions named in an error: a screenful at most
 
 
@@ -135,100 +123,6 @@ def session(index: Index, env: Mapping[str, str]) -> requests.Session:
     return made
 
 
-def redact(text: str) -> str:
-    """`text` with every address in it stripped of user, password, query and fragment."""
-    bare = re.sub(r"//(?:[^\s/@:]+:[^\s'\"]*|[^\s/]*)@", "//", text)
-    return re.sub(r"(//[^\s?#'\"]*)[?#][^\s'\"]*", r"\1", bare)
-
-
-class AgainError(Exception):
-    """Worth another try.
-
-    Attributes:
-        error: what to raise when there have been enough.
-        wait: seconds the server wishes, or None.
-        reached: bytes on disk by now; growth means that further tries make sense.
-    """
-
-    def __init__(self, error: FetchError, *, wait: float | None = None, reached: int = 0) -> None:
-        super().__init__(error)
-        self.error = error
-        self.wait = wait
-        self.reached = reached
-
-
-def get(
-    at: requests.Session, index: Index, url: str, subject: str, headers: Mapping[str, str], *, stream: bool = False
-) -> requests.Response:
-    """One GET, with the login that belongs to the address; requests drops it when a redirect leaves the host.
-
-    Raises:
-        AgainError: no answer, or one that says the trouble will pass.
-        FetchError: the address is wrong or its certificate is not trusted.
-    """
-    bare = re.sub(r"//[^/?#]*@", "//", url)
-    try:
-        answer = at.get(bare, auth=_login(index, url), headers=headers, stream=stream, timeout=(CONNECT_S, READ_S))
-    except (OSError, ValueError, urllib3.exceptions.HTTPError) as e:
-        raise _no_answer(e, subject, url) from None  # never shown raw: their texts hold addresses
-    if answer.status_code in _BUSY:
-        answer.close()
-        raise AgainError(refused(answer, subject, url), wait=_retry_after(answer.headers.get("Retry-After", "")))
-    return answer
-
-
-def refused(answer: requests.Response, subject: str, url: str) -> FetchError:
-    """What a status that is no success means for the user."""
-    what, todo = _REFUSED.get(answer.status_code, ("answered", f"try again later, or {_CONFIGURE}"))
-    return FetchError(f"{subject}: the index {what} (HTTP {answer.status_code})", where=redact(url), todo=todo)
-
-
-def _login(index: Index, url: str) -> tuple[str, str] | None:
-    """Credentials in `url` itself, else in an index address of the same scheme, host and port."""
-    here = urlsplit(url)
-    for known in (here, *map(urlsplit, (index.primary, *index.extras))):
-        if known.username is not None and (known.scheme, known.netloc.rpartition("@")[2]) == (
-            here.scheme,
-            here.netloc.rpartition("@")[2],
-        ):
-            return unquote(known.username), unquote(known.password or "")
-    return None
-
-
-def _no_answer(e: Exception, subject: str, url: str) -> Exception:
-    host = urlsplit(redact(url)).netloc
-    if "CERTIFICATE_VERIFY_FAILED" in str(e) or (
-        isinstance(e, OSError) and not isinstance(e, requests.RequestException)
-    ):
-        todo = "set SSL_CERT_FILE (or pip's cert) to a CA bundle that exists and holds the index's CA"
-        return FetchError(f"{subject}: the certificate of {host} cannot be verified", where=redact(url), todo=todo)
-    if isinstance(e, (ValueError, requests.TooManyRedirects)):
-        return FetchError(f"{subject}: not a usable address ({type(e).__name__})", where=redact(url), todo=_CONFIGURE)
-    what = f"{subject}: the index at {host} cannot be reached: {reason(e)}"
-    todo = f"check the network and proxy, {_CONFIGURE}, or --offline if everything is in the cache"
-    return AgainError(FetchError(what, where=redact(url), todo=todo))
-
-
-def reason(e: BaseException | None) -> str:
-    """The operating system's word for why a connection failed; nothing that could hold an address."""
-    kind = type(e).__name__
-    while e is not None:
-        if isinstance(e, OSError) and (e.strerror or isinstance(e, (TimeoutError, requests.Timeout))):
-            return e.strerror or "no answer in time"
-        e = e.__cause__ or e.__context__
-    return kind
-
-
-def _retry_after(text: str) -> float | None:
-    """Seconds in a Retry-After header, which is a number or a date (RFC 9110, 10.2.3)."""
-    if text.isdecimal():
-        return float(text)
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
-    except ValueError:
-        return None
-
-
 def locate(index: Index, project: str, version: str, wanted: Mapping[str, str], at: requests.Session) -> dict[str, str]:
     """Addresses of the files `wanted` (sha256 to file name), looked for on the primary index, then on the extra ones.
 
@@ -266,7 +160,7 @@ def _project_files(
         return ProjectPage.from_response(answer, project).packages
     except (ValueError, UnsupportedContentTypeError, UnsupportedRepoVersionError) as e:
         what = f"{project}: the index answered with something that is no project page ({type(e).__name__})"
-        raise FetchError(what, where=redact(url), todo=f"check for a login page in between, or {_CONFIGURE}") from None
+        raise FetchError(what, where=redact(url), todo=f"check for a login page in between, or {CONFIGURE}") from None
 
 
 def _absent(
@@ -276,16 +170,18 @@ def _absent(
     for file in there:
         if file.filename == name:
             what = f"{name}: the index lists sha256 {file.digests['sha256']}, the lock wants {sha256}; not downloaded"
-            return HashMismatchError(what, where=where, todo=f"{_CONFIGURE}, or lock again if the new file is trusted")
+            return HashMismatchError(what, where=where, todo=f"{CONFIGURE}, or lock again if the new file is trusted")
     same = [f"{f.filename}{' (yanked)' * f.is_yanked}" for f in there if _key(f.version) == _key(version)]
     if same:
         what = f"{name} is not on the index; for {project} {version} it has {_some(same)}"
     elif there:
-        versions = sorted({f.version or "?" for f in there}, key=_key, reverse=True)
-        what = f"{name}: the index has no {project} {version}, deleted or never mirrored; it has {_some(versions)}"
+        versions = sorted({f.version or "?" for f in there}, key=_key)
+        at = max(0, bisect.bisect([_key(v) for v in versions], _key(version)) - _SHOWN // 2)
+        near = ", ".join(versions[at : at + _SHOWN])
+        what = f"{name}: the index has no {project} {version}, deleted or never mirrored; the nearest it has: {near}"
     else:
         what = f"{name}: the index has no project {project}"
-    return FetchError(what, where=where, todo=f"{_CONFIGURE}, or lock another version")
+    return FetchError(what, where=where, todo=f"{CONFIGURE}, or lock another version")
 
 
 def _key(version: str | None) -> tuple[Version, str]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from verlstack import compose, index, lockfile, plan, resolve, source, store
 from verlstack.cache import atomic, sha256_file
+from verlstack.download import Artifact
 from verlstack.errors import PinsError
-from verlstack.fetch import Artifact
 from verlstack.lockfile import Built, Layer, Lock
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ def lock(stack: Stack, shop: Workshop) -> Lock:
     shop.progress.say(f"resolved: {len(wheels.wheels)} wheels, {len(wheels.sdists)} only as source")
     sources = [*wheels.sdists, _verl_artifact(stack)]
     files = shop.fetch([*tools.wheels, *sources])
-    built = tuple(_build(stack, s, files, tools.wheels, python, frozenset(tags), shop) for s in sources)
+    builder = shop.builder(python, frozenset(tags))
+    built = tuple(_build(recipe(stack, s, files, tools.wheels), builder, s) for s in sources)
     shop.fetch(wheels.wheels)
     unrecorded = Lock(
         stack=stack.name,
@@ -77,9 +78,7 @@ def _resolve(
 
 def _verl_artifact(stack: Stack) -> Artifact:
     verl = stack.verl
-    return Artifact(
-        project="verl", version=verl.version, filename=verl.sdist, sha256=verl.sdist_sha256, size=None
-    )
+    return Artifact(project="verl", version=verl.version, filename=verl.sdist, sha256=verl.sdist_sha256, size=None)
 
 
 def recipe(stack: Stack, artifact: Artifact, files: Mapping[str, Path], tools: Sequence[Artifact]) -> source.Recipe:
@@ -95,25 +94,11 @@ def recipe(stack: Stack, artifact: Artifact, files: Mapping[str, Path], tools: S
     )
 
 
-def _build(
-    stack: Stack,
-    artifact: Artifact,
-    files: Mapping[str, Path],
-    tools: Sequence[Artifact],
-    python: Interpreter,
-    tags: frozenset[Tag],
-    shop: Workshop,
-) -> Built:
-    wheel = source.build(
-        recipe(stack, artifact, files, tools),
-        interpreter=python,
-        tags=tags,
-        cache=shop.cache,
-        say=shop.progress.say,
-    )
+def _build(how: source.Recipe, builder: source.Builder, artifact: Artifact) -> Built:
+    wheel = builder.build(how)
     sha256 = sha256_file(wheel)
-    keep(wheel, sha256, shop.cache)
-    sized = dataclasses.replace(artifact, size=files[artifact.sha256].stat().st_size)
+    keep(wheel, sha256, builder.cache)
+    sized = dataclasses.replace(artifact, size=how.sdist.stat().st_size)
     return Built(source=sized, wheel=wheel.name, wheel_sha256=sha256)
 
 

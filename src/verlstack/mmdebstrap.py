@@ -68,7 +68,7 @@ def prepare(
     wanted: Plan, shop: Path, archive: Path, *, env: Mapping[str, str], run: Callable[..., shell.Result]
 ) -> tuple[list[str | Path], dict[str, str]]:
     """The bootstrap's words and environment; writes apt's sources and options into `shop`."""
-    path = f"{env.get('PATH', '/usr/bin:/bin')}:/usr/sbin:/sbin"  # an ordinary user's PATH lacks the last two
+    path = f"{env.get('PATH', '')}:/usr/sbin:/usr/bin:/sbin:/bin"  # an ordinary user's PATH lacks the sbin folders
     tool = shutil.which("mmdebstrap", path=path)
     if tool is None:
         raise _tool_missing("mmdebstrap", root=os.geteuid() == 0)

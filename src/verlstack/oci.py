@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
+import datetime as dt
 import hashlib
 import json
 import os
@@ -17,7 +17,7 @@ from verlstack.content import Inline, OnDisk
 from verlstack.errors import LockError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
     from verlstack.layer import Blob
@@ -26,6 +26,7 @@ MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
 _LAYOUT = {"imageLayoutVersion": "1.0.0"}
+NAME = "verlstack"  # repository name of an image in archives and engines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,7 @@ class Image:
     @property
     def config(self) -> bytes:
         """The config document; its digest is the image id of classic engines."""
-        created = datetime.datetime.fromtimestamp(self.epoch, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        created = dt.datetime.fromtimestamp(self.epoch, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         return canonical.dumps(
             {
                 "architecture": self.architecture,
@@ -130,7 +131,10 @@ def write_layout(image: Image, folder: Path, *, tag: str) -> None:
 def _index(image: Image, tag: str) -> bytes:
     descriptor = {
         # containerd (and so `docker load`) names the image by the first annotation, everybody else by the second
-        "annotations": {"io.containerd.image.name": f"docker.io/library/verlstack:{tag}", "org.opencontainers.image.ref.name": tag},
+        "annotations": {
+            "io.containerd.image.name": f"docker.io/library/{NAME}:{tag}",
+            "org.opencontainers.image.ref.name": tag,
+        },
         "digest": image.digest,
         "mediaType": MANIFEST,
         "platform": {"architecture": image.architecture, "os": "linux"},
@@ -161,34 +165,39 @@ def _place(source: Path, target: Path) -> None:
     unfinished.replace(target)
 
 
-def archive(folder: Path, target: Path, *, image: Image, tag: str, docker: bool, epoch: int) -> None:
-    """Pack a layout into one file: an oci-archive, or, with `docker`, one that `docker load` of any age reads too.
+def archive(folder: Path, *, tag: str, docker: bool) -> Iterator[bytes]:
+    """The one image of a layout as a tar stream: an oci-archive, or, with `docker`, one that engines of any age load.
+
+    Args:
+        folder: the layout.
+        tag: name of the image in the archive.
+        docker: add the `manifest.json` of `docker save`.
 
     Raises:
-        StorageError: the disk is full, read-only or forbidden.
+        UsageError: there is no image in the layout.
+        StorageError: a blob is not what its digest says.
     """
-    entries = [tar.file("oci-layout", Inline(data=canonical.dumps(_LAYOUT))), tar.file("index.json", Inline(data=_index(image, tag)))]
-    for document in (image.config, image.manifest):
-        entries.append(tar.file(_blob(digest(document)), Inline(data=document)))
-    for named in image.layers:
-        path = folder / _blob(named.blob.digest)
-        content = OnDisk(path=path, size=named.blob.size, sha256=named.blob.digest.removeprefix("sha256:"))
-        entries.append(tar.file(_blob(named.blob.digest), content))
+    digest, manifest, config = read_layout(folder)
+    entries = [tar.file(name, _small(folder / name)) for name in ("oci-layout", "index.json")]
+    for descriptor in (manifest["config"], *manifest["layers"]):
+        path = folder / blob_path(descriptor["digest"])
+        content = OnDisk(path=path, size=descriptor["size"], sha256=path.name)
+        entries.append(tar.file(blob_path(descriptor["digest"]), content))
+    entries.append(tar.file(blob_path(digest), _small(folder / blob_path(digest))))
     if docker:
-        table = [
-            {
-                "Config": _blob(digest(image.config)),
-                "Layers": [_blob(x.blob.digest) for x in image.layers],
-                "RepoTags": [f"verlstack:{tag}"],
-            }
-        ]
-        entries.append(tar.file("manifest.json", Inline(data=canonical.dumps(table))))
-    with atomic(target) as out:
-        for piece in layer.stream(layer.arrange(entries), epoch=epoch):
-            out.write(piece)
+        layers = [blob_path(x["digest"]) for x in manifest["layers"]]
+        row = {"Config": blob_path(manifest["config"]["digest"]), "Layers": layers, "RepoTags": [f"{NAME}:{tag}"]}
+        entries.append(tar.file("manifest.json", Inline(data=canonical.dumps([row]))))
+    epoch = int(dt.datetime.fromisoformat(config["created"]).timestamp())
+    return layer.stream(layer.arrange(entries), epoch=epoch)
 
 
-def _blob(name: str) -> str:
+def _small(path: Path) -> Inline:
+    return Inline(data=path.read_bytes())
+
+
+def blob_path(name: str) -> str:
+    """Where a layout keeps the blob of a digest."""
     return f"blobs/sha256/{name.removeprefix('sha256:')}"
 
 
@@ -209,8 +218,14 @@ def read_layout(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
         ) from e
 
 
+def tag_of(folder: Path) -> str:
+    """The name that the layout's index gives its image."""
+    (entry,) = json.loads((folder / "index.json").read_bytes())["manifests"]
+    return str(entry["annotations"]["org.opencontainers.image.ref.name"])
+
+
 def _document(folder: Path, name: str) -> dict[str, Any]:
-    path = folder / _blob(name)
+    path = folder / blob_path(name)
     if f"sha256:{sha256_file(path)}" != name:
         raise LockError("a blob is not what its digest says", where=str(path), todo="delete the folder and build again")
     document = json.loads(path.read_bytes())

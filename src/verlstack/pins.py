@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from verlstack import canonical
+from verlstack import canonical, verltags
 from verlstack.errors import PinsError, StorageError, UsageError
 from verlstack.layer import Compression
 
@@ -108,7 +108,9 @@ def load(path: Path, name: str) -> Stack:
     try:
         return _stack(name, stacks[name], table)
     except _Bad as bad:
-        raise PinsError(str(bad), where=f"{path}, [stack.{name}]", todo="mend the pins; STACK cu121 is an example") from None
+        raise PinsError(
+            str(bad), where=f"{path}, [stack.{name}]", todo="mend the pins; STACK cu121 is an example"
+        ) from None
 
 
 def names(path: Path) -> tuple[str, ...]:
@@ -120,7 +122,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as e:
-        raise PinsError("there is no pins file", where=str(path), todo="run in a checkout, or pass --constraints") from e
+        raise PinsError(
+            "there is no pins file", where=str(path), todo="run in a checkout, or pass --constraints"
+        ) from e
     except OSError as e:
         raise StorageError(f"cannot read the pins: {e.strerror}", where=str(path)) from e
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
@@ -134,7 +138,9 @@ class _Bad(Exception):  # noqa: N818 - turned into a PinsError one frame up
 def _get(table: Mapping[str, Any], key: str, kind: type, default: Any = None) -> Any:
     value = table.get(key, default)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise _Bad(f"{key} must be given as {kind.__name__}" if value is None else f"{key} = {value!r} is no {kind.__name__}")
+        raise _Bad(
+            f"{key} must be given as {kind.__name__}" if value is None else f"{key} = {value!r} is no {kind.__name__}"
+        )
     return value
 
 
@@ -180,6 +186,9 @@ def _verl(table: Mapping[str, Any]) -> Verl:
     texts = {key: _get(table, key, str) for key in ("tag", "commit", "repository", "sdist", "sdist_sha256")}
     if len(texts["sdist_sha256"]) != 64 or len(texts["commit"]) != 40:
         raise _Bad("verl.sdist_sha256 has 64 hexadecimal digits and verl.commit 40")
+    if texts["tag"] not in verltags.known():
+        near = " and ".join(verltags.nearest(texts["tag"]))
+        raise _Bad(f"verl has no tag {texts['tag']}; the nearest real ones are {near}")
     return Verl(**texts, strip=_strings(table, "strip"))
 
 
@@ -201,7 +210,9 @@ def _stack(name: str, table: Mapping[str, Any], shared: Mapping[str, Any]) -> St
         requires=_requirements(table, "requires"),
         build_tools=_requirements(table, "build_tools"),
         verl=_verl(_get(table, "verl", dict)),
-        environment=tuple(sorted((_reasoned(image, "environment", "value") | _reasoned(table, "environment", "value")).items())),
+        environment=tuple(
+            sorted((_reasoned(image, "environment", "value") | _reasoned(table, "environment", "value")).items())
+        ),
         left_out=tuple(sorted(_get(table, "left_out", dict, {}))),
         debian_packages=tuple(sorted(_get(_get(shared, "debian", dict, {}), "packages", dict, {}))),
         heavy_bytes=_get(layers, "heavy_bytes", int),

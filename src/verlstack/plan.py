@@ -36,7 +36,9 @@ def tags(python: str, platform: str) -> tuple[Tag, ...]:
     """
     match = _PLATFORM.fullmatch(platform)
     if not match or not re.fullmatch(r"3\.\d+", python):
-        raise PinsError(f"python = {python!r} on platform = {platform!r} is not of the form 3.10 on x86_64-manylinux_2_35")
+        raise PinsError(
+            f"python = {python!r} on platform = {platform!r} is not of the form 3.10 on x86_64-manylinux_2_35"
+        )
     platforms = []
     for glibc in range(int(match["glibc"]), 4, -1):
         platforms.append(f"manylinux_2_{glibc}_{match['arch']}")
@@ -65,7 +67,7 @@ def layers(stack: Stack, sizes: Mapping[str, int]) -> tuple[tuple[str, tuple[str
     grouped: dict[str, list[str]] = {group.name: [] for group in stack.groups}
     for package in sorted(set(sizes) - alone):
         grouped[_group(package, stack.groups, stack.name)].append(package)
-    found = [(package, (package,)) for package in alone]
+    found: list[tuple[str, tuple[str, ...]]] = [(package, (package,)) for package in alone]
     found += [(name, tuple(members)) for name, members in grouped.items() if members]
     return tuple(sorted(found, key=lambda layer: (-sum(sizes[p] for p in layer[1]), layer[0])))
 
@@ -75,5 +77,7 @@ def _group(package: str, groups: Iterable[Group], stack: str) -> str:
         if any(fnmatch.fnmatchcase(package, glob) for glob in group.packages):
             return group.name
     raise PinsError(
-        f"no layer group takes {package}", where=f"stacks.toml, stack {stack}", todo='end the groups with one that takes "*"'
+        f"no layer group takes {package}",
+        where=f"stacks.toml, stack {stack}",
+        todo='end the groups with one that takes "*"',
     )

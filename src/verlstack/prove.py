@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import zstandard
 
-from verlstack import oci, shell
+from verlstack import engine, oci, shell
 from verlstack.cache import storage_errors
 from verlstack.compose import SMOKE_ROOT
 from verlstack.errors import ProofError
@@ -27,6 +27,34 @@ _CHECK = ("/opt/verl/bin/python", f"/{SMOKE_ROOT}/versions.py")
 # Proc and dev as a container has them; then into the image. $0 is its root.
 _ENTER = 'mount --rbind /proc "$0/proc" && mount --rbind /dev "$0/dev" && exec chroot "$@"'
 _PATIENCE = 300.0  # seconds; the imports take about 10 on two busy cores
+
+
+def prove(layout: Path, cache: Cache, env: Mapping[str, str], progress: Progress) -> list[str]:
+    """Run the import check as root and as a stranger: in an engine where one answers, else in the unpacked layers.
+
+    Args:
+        layout: folder of the OCI layout.
+        cache: where to unpack.
+        env: names the engine (DOCKER_HOST).
+        progress: where progress is shown.
+
+    Returns:
+        What the check printed, one line per user.
+
+    Raises:
+        ProofError: the image does not start, or an import fails; the last lines of its output are passed on.
+        EngineError: there is an engine, but it refuses the image.
+        UsageError: there is no image in the layout.
+    """
+    found = engine.Engine.connect(env)
+    if found is None:
+        return prove_unpacked(layout, cache, progress)
+    digest, manifest, _ = oci.read_layout(layout)
+    tag = oci.tag_of(layout)
+    progress.say(f"loading into {found.name} as {oci.NAME}:{tag}")
+    ids = (digest, manifest["config"]["digest"])
+    found.load(oci.archive(layout, tag=tag, docker=True), f"{oci.NAME}:{tag}", ids)
+    return [found.run(f"{oci.NAME}:{tag}", _CHECK, user=uid) for uid in (0, STRANGER)]
 
 
 def prove_unpacked(layout: Path, cache: Cache, progress: Progress) -> list[str]:
@@ -64,7 +92,7 @@ def prove_unpacked(layout: Path, cache: Cache, progress: Progress) -> list[str]:
 def _run(root: Path, uid: int, env: Mapping[str, str]) -> str:
     """Run the check inside `root` with namespaces, as real root or as whoever we are."""
     if os.geteuid() == 0:
-        enter = ["unshare", "--mount", "sh", "-c", _ENTER, root, f"--userspec={uid}:{uid}", root]
+        enter: list[str | Path] = ["unshare", "--mount", "sh", "-c", _ENTER, root, f"--userspec={uid}:{uid}", root]
     else:
         # --keep-caps: mount and chroot need capabilities that a mapped uid other than 0 loses at exec
         enter = ["unshare", "--user", f"--map-user={uid}", f"--map-group={uid}", "--keep-caps", "--mount"]
@@ -74,8 +102,8 @@ def _run(root: Path, uid: int, env: Mapping[str, str]) -> str:
         raise ProofError(
             f"the import check fails inside the image as uid {uid} (exit status {done.returncode}):\n{done.tail}",
             where=str(root),
-            todo="an import error names the pin to change; `unshare: … Operation not permitted` means that this machine "
-            "forbids user namespaces: run as root, or load the image into an engine",
+            todo="an import error names the pin to change; `unshare: … Operation not permitted` means that this "
+            "machine forbids user namespaces: run as root, or load the image into an engine",
         )
     return done.stdout.strip()
 

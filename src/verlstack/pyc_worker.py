@@ -1,12 +1,12 @@
 """Runs under the stack's own interpreter: source in on stdin, deterministic bytecode out on stdout.
 
-Started by path, never imported by verlstack; needs nothing but the standard library of Python 3.10 or later. PYTHONHASHSEED
-must be 0 and the environment otherwise empty. Protocol, all numbers little-endian 32 bit: length, path; length, source →
-length, pyc. An empty answer means: no bytecode for this file.
+Started by path, never imported by verlstack; needs nothing but the standard library of Python 3.10 or later.
+PYTHONHASHSEED must be 0 and the environment otherwise empty. Protocol, all numbers little-endian 32 bit: length, path;
+length, source → length, pyc. An empty answer means: no bytecode for this file.
 
-A marshalled object carries FLAG_REF when its reference count is above one (CPython, Python/marshal.c, w_ref), so the same code
-object gives other bytes depending on what else the process holds. Two remedies are known: a fresh process per file, or
-what is done here: hold a reference to every object that marshal will see, so that the flag is always set.
+A marshalled object carries FLAG_REF when its reference count is above one (CPython, Python/marshal.c, w_ref), so the
+same code object gives other bytes depending on what else the process holds. Two remedies are known: a fresh process per
+file, or what is done here: hold a reference to every object that marshal will see, so that the flag is always set.
 """
 
 import importlib.util
@@ -14,12 +14,13 @@ import marshal
 import struct
 import sys
 import warnings
+from typing import Any, BinaryIO
 
 _CODE = type(compile("", "", "exec"))
 _UNCHECKED_HASH = (1).to_bytes(4, "little")  # PEP 552: hash-based, not checked against the source at import
 
 
-def _hold(value, held):
+def _hold(value: Any, held: list[Any]) -> bool:
     """Append every object below a code object to `held`; False if some of it has no stable bytes."""
     held.append(value)
     if isinstance(value, _CODE):
@@ -27,39 +28,38 @@ def _hold(value, held):
         held += [getattr(value, "co_qualname", None), getattr(value, "co_exceptiontable", None)]  # Python 3.11
         for names in (value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars):
             held += [names, *names]
-        return all([_hold(constant, held) for constant in value.co_consts])  # a list: every one must be visited
-    if isinstance(value, tuple):
-        return all([_hold(item, held) for item in value])
-    if isinstance(value, frozenset):
-        # Before Python 3.12 hash(None) and hash(Ellipsis) are addresses, so a set holding one has no stable order.
-        return all([_hold(item, held) for item in value]) and not any(map(_by_address, value))
-    return True
+        value = value.co_consts
+    if not isinstance(value, (tuple, frozenset)):
+        return True
+    stable = [_hold(item, held) for item in value]  # a list: every one must be visited
+    # Before Python 3.12 hash(None) and hash(Ellipsis) are addresses, so a set holding one has no stable order.
+    return all(stable) and not (isinstance(value, frozenset) and any(map(_by_address, value)))
 
 
-def _by_address(value):
+def _by_address(value: Any) -> bool:
     return value is None or value is Ellipsis or (isinstance(value, tuple) and any(map(_by_address, value)))
 
 
-def compile_source(source, path):
+def compile_source(source: bytes, path: str) -> bytes:
     """Bytes of the .pyc of `source`, or b"" where it does not compile or has no stable bytes."""
     try:
         code = compile(source, path, "exec", dont_inherit=True, optimize=0)
     except Exception:  # noqa: BLE001 - templates, Python 2 and test data are shipped as .py too; import will say why
         return b""
-    held = []
+    held: list[Any] = []
     if not _hold(code, held):
         return b""
     return importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH + importlib.util.source_hash(source) + marshal.dumps(code)
 
 
-def _read(stream, size):
+def _read(stream: BinaryIO, size: int) -> bytes:
     data = stream.read(size)
     if len(data) != size:
         raise SystemExit(0)  # the other side is gone
     return data
 
 
-def main():
+def main() -> None:
     """Serve until stdin ends."""
     warnings.simplefilter("ignore")  # SyntaxWarnings about other people's code
     sys.setrecursionlimit(10_000)

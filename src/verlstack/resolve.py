@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
 import urllib.parse
 from dataclasses import dataclass
 from pathlib import Path
-import sys
 from typing import TYPE_CHECKING, Any
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from verlstack import shell
+from verlstack.download import Artifact
 from verlstack.errors import FetchError, PinsError
-from verlstack.fetch import Artifact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +58,15 @@ def resolve(
         FetchError: the index cannot be reached.
     """
     command = [UV, "pip", "compile", "-", "--python-version", python, "--python-platform", platform]
-    command += ["--format", "pylock.toml", "--no-header", "--no-annotate", "--quiet", "--no-config", "--no-python-downloads"]
+    command += [
+        "--format",
+        "pylock.toml",
+        "--no-header",
+        "--no-annotate",
+        "--quiet",
+        "--no-config",
+        "--no-python-downloads",
+    ]
     done = run(command, env=env, stdin="\n".join(requirements) + "\n")
     if done.returncode:
         if any(sign in done.stderr for sign in _NETWORK):
@@ -66,7 +74,9 @@ def resolve(
                 f"the package index cannot be reached:\n{done.tail}",
                 todo="check the network, or set UV_DEFAULT_INDEX or pip's index-url to your mirror",
             )
-        raise PinsError(f"the pins do not resolve:\n{done.tail}", where=where, todo="change one of the pins named above")
+        raise PinsError(
+            f"the pins do not resolve:\n{done.tail}", where=where, todo="change one of the pins named above"
+        )
     packages = tomllib.loads(done.stdout)["packages"]
     chosen = [_choose(package, {tag: rank for rank, tag in enumerate(tags)}) for package in packages]
     return Resolution(

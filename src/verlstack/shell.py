@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Self
 
 from verlstack.errors import VerlstackError
 
@@ -108,7 +108,7 @@ class Pipe:
         assert self._process.stdout is not None  # noqa: S101 - PIPE was asked for
         return self._process.stdout
 
-    def __enter__(self) -> Pipe:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verlstack import canonical, layer, shell, wheel
-from verlstack.cache import sha256_file
+from verlstack.cache import atomic, sha256_file
 from verlstack.content import Reader
 from verlstack.errors import BuildError, HashMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from packaging.tags import Tag
 
@@ -54,96 +54,86 @@ class Recipe:
         return canonical.digest(parts)
 
 
-def build(
-    recipe: Recipe,
-    *,
-    interpreter: Interpreter,
-    tags: frozenset[Tag],
-    cache: Cache,
-    verl: Verl | None = None,
-    expected: str | None = None,
-    say: Callable[[str], None] = lambda _: None,
-    run: Callable[..., shell.Result] = shell.run,
-) -> Path:
-    """Build a wheel with `pip wheel --no-build-isolation --no-deps`, or take it from the cache.
+@dataclass(frozen=True, kw_only=True)
+class Builder:
+    """Where and with what wheels are built.
 
-    Args:
-        recipe: what to build.
+    Attributes:
         interpreter: the stack's own Python.
-        tags: what it accepts; the result is checked against them.
-        cache: where the result is kept.
-        verl: for verl, the tag to prefer over the sdist where its repository answers.
-        expected: SHA-256 that the lock names; None while locking.
-        say: receives one line about where the source came from.
+        tags: what it accepts; build tools are checked against them.
+        cache: where results are kept.
+        say: receives one line about where a source came from.
         run: the program runner.
-
-    Raises:
-        BuildError: the build failed; pip's last lines are passed on.
-        HashMismatchError: the wheel is not the one the lock names.
     """
-    folder = cache.built(recipe.key(interpreter.version))
-    with cache.lock(folder.name):
-        found = sorted(folder.glob("*.whl"))
-        if not found:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix="build-", dir=cache.tmp) as name:
-                made = _build(recipe, Path(name), interpreter, tags, verl, expected, say, run)
-                folder.mkdir(exist_ok=True)
-                shutil.copyfile(made, folder / f".{made.name}")
-                (folder / f".{made.name}").replace(folder / made.name)
-            found = sorted(folder.glob("*.whl"))
-    (path,) = found
-    if expected and (have := sha256_file(path)) != expected:
-        path.unlink()
-        raise HashMismatchError(
-            f"the wheel built for {recipe.project} has sha256 {have}, the lock says {expected}; it was deleted",
-            where=path.name,
-            todo=f"the lock was recorded with another interpreter or tools: compare `{interpreter.version}` with "
-            "`recorded_with` in the lock, then run `verlstack lock`",
-        )
-    return path
 
+    interpreter: Interpreter
+    tags: frozenset[Tag]
+    cache: Cache
+    say: Callable[[str], None]
+    run: Callable[..., shell.Result] = shell.run
 
-def _build(
-    recipe: Recipe,
-    work: Path,
-    interpreter: Interpreter,
-    tags: frozenset[Tag],
-    verl: Verl | None,
-    expected: str | None,
-    say: Callable[[str], None],
-    run: Callable[..., shell.Result],
-) -> Path:
-    python = _environment(recipe, work, interpreter, tags, run)
-    if verl is not None and (checkout := _checkout(verl, work / "git", run)):
-        made = _wheel(recipe, checkout, work / "git-out", python, run)
-        if expected in {None, sha256_file(made)}:
-            say(f"{recipe.project}: built from tag {verl.tag}, commit {verl.commit[:12]}")
-            return made
-        say(f"{recipe.project}: the wheel of tag {verl.tag} is not the one in the lock; building the release sdist instead")
-    source = _unpack(recipe.sdist, work / "sdist")
-    say(f"{recipe.project}: built from the release sdist {recipe.sdist.name}, sha256 {recipe.sdist_sha256[:12]}")
-    return _wheel(recipe, source, work / "sdist-out", python, run)
+    def build(self, recipe: Recipe, *, verl: Verl | None = None, expected: str | None = None) -> Path:
+        """Build a wheel with `pip wheel --no-build-isolation --no-deps`, or take it from the cache.
 
+        Args:
+            recipe: what to build.
+            verl: for verl, the tag to prefer over the sdist where its repository answers.
+            expected: SHA-256 that the lock names; None while locking.
 
-def _environment(
-    recipe: Recipe, work: Path, interpreter: Interpreter, tags: frozenset[Tag], run: Callable[..., shell.Result]
-) -> Path:
-    """A throw-away venv of the stack's interpreter that holds exactly the pinned build tools."""
-    root = work / "venv"
-    done = run([interpreter.executable, "-I", "-m", "venv", "--without-pip", root])
-    if done.returncode:
-        raise BuildError(f"the stack's interpreter makes no venv:\n{done.tail}", where=str(interpreter.executable))
-    venv = wheel.Venv(root=str(root).lstrip("/"), python=interpreter.version.rpartition(".")[0])
-    with Reader() as reader:
-        for tool in recipe.tools:
-            for entry in layer.arrange(wheel.plan(tool, venv, tags).entries):
-                target = Path("/", entry.path)
-                if entry.content is None:
-                    target.mkdir(exist_ok=True)
-                else:
-                    target.write_bytes(reader.read(entry.content))
-    return root / "bin" / "python"
+        Raises:
+            BuildError: the build failed; pip's last lines are passed on.
+            HashMismatchError: the wheel is not the one the lock names.
+        """
+        folder = self.cache.built(recipe.key(self.interpreter.version))
+        with self.cache.lock(folder.name):
+            if not (found := sorted(folder.glob("*.whl"))):
+                with tempfile.TemporaryDirectory(prefix="build-", dir=self.cache.tmp) as name:
+                    made = self._build(recipe, Path(name), verl, expected)
+                    with atomic(folder / made.name, tmp=self.cache.tmp) as out:
+                        out.write(made.read_bytes())
+                found = sorted(folder.glob("*.whl"))
+        (path,) = found
+        if expected and (have := sha256_file(path)) != expected:
+            path.unlink()
+            raise HashMismatchError(
+                f"the wheel built for {recipe.project} has sha256 {have}, the lock says {expected}; it was deleted",
+                where=path.name,
+                todo=f"compare Python {self.interpreter.version} with recorded_with in the lock, or run `verlstack lock`",
+            )
+        return path
+
+    def _build(self, recipe: Recipe, work: Path, verl: Verl | None, expected: str | None) -> Path:
+        python = self._environment(recipe, work)
+        if verl is not None and (checkout := _checkout(verl, work / "git", self.run)):
+            made = _wheel(recipe, checkout, work / "git-out", python, self.run)
+            if expected in {None, sha256_file(made)}:
+                self.say(f"{recipe.project}: built from tag {verl.tag}, commit {verl.commit[:12]}")
+                return made
+            self.say(
+                f"{recipe.project}: the wheel of tag {verl.tag} is not the lock's; building the release sdist instead"
+            )
+        source = _unpack(recipe.sdist, work / "sdist")
+        self.say(f"{recipe.project}: built from {recipe.sdist.name}, sha256 {recipe.sdist_sha256[:12]}")
+        return _wheel(recipe, source, work / "sdist-out", python, self.run)
+
+    def _environment(self, recipe: Recipe, work: Path) -> Path:
+        """A throw-away venv of the stack's interpreter that holds exactly the pinned build tools; its Python."""
+        root = work / "venv"
+        done = self.run([self.interpreter.executable, "-I", "-m", "venv", "--without-pip", root])
+        if done.returncode:
+            raise BuildError(
+                f"the stack's interpreter makes no venv:\n{done.tail}", where=str(self.interpreter.executable)
+            )
+        venv = wheel.Venv(root=str(root).lstrip("/"), python=self.interpreter.version.rpartition(".")[0])
+        with Reader() as reader:
+            for tool in recipe.tools:
+                for entry in layer.arrange(wheel.plan(tool, venv, self.tags).entries):
+                    target = Path("/", entry.path)
+                    if entry.content is None:
+                        target.mkdir(exist_ok=True)
+                    else:
+                        target.write_bytes(reader.read(entry.content))
+        return root / "bin" / "python"
 
 
 def _checkout(verl: Verl, into: Path, run: Callable[..., shell.Result]) -> Path | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from verlstack import canonical, layer, tar, wheel
@@ -16,6 +15,7 @@ from verlstack.layer import MEDIA_TYPES, Blob, Compression
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from packaging.tags import Tag
 
@@ -95,9 +95,7 @@ def find(job: Job, cache: Cache) -> Finished | None:
             meta.unlink(missing_ok=True)
             path.unlink(missing_ok=True)
         return None
-    return Finished(
-        name=job.name, blob=blob, claims=table["claims"], cached=True, seconds=time.monotonic() - start
-    )
+    return Finished(name=job.name, blob=blob, claims=table["claims"], cached=True, seconds=time.monotonic() - start)
 
 
 def build(job: Job, cache: Cache, progress: Callable[[int], None]) -> Finished:
@@ -121,14 +119,12 @@ def _build(job: Job, cache: Cache, progress: Callable[[int], None]) -> Finished:
     entries = entries_of(job, progress)
     path = cache.layers / f"{job.key}.blob"
     with atomic(path, tmp=cache.tmp, mode=0o444) as out:
-        diff_id, digest, size, raw_size = layer.write(
-            entries, out, job.compression, epoch=job.epoch, progress=progress
-        )
-    table = {"digest": digest, "diff_id": diff_id, "size": size, "raw_size": raw_size}
+        diff_id, digest, size, raw_size = layer.write(entries, out, job.compression, epoch=job.epoch, progress=progress)
+    blob = Blob(path=path, digest=digest, diff_id=diff_id, size=size, raw_size=raw_size, media_type=MEDIA_TYPES["zstd"])
     claims = {e.path: layer.fingerprint(e) or "" for e in entries if e.kind == "file"}
+    table = {"digest": digest, "diff_id": diff_id, "size": size, "raw_size": raw_size}
     with atomic(cache.layers / f"{job.key}.json", tmp=cache.tmp) as out:  # its presence makes the layer count
         out.write(canonical.dumps({"blob": table, "claims": claims}))
-    blob = Blob(path=path, media_type=MEDIA_TYPES["zstd"], **table)
     return Finished(name=job.name, blob=blob, claims=claims, cached=False, seconds=time.monotonic() - start)
 
 

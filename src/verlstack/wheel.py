@@ -19,7 +19,7 @@ from installer.exceptions import InstallerError
 from installer.records import Hash, RecordEntry, parse_record_file
 from installer.scripts import Script
 from installer.sources import WheelFile
-from installer.utils import fix_shebang
+from installer.utils import Scheme, fix_shebang
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from verlstack import tar
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from installer.scripts import ScriptSection
     from installer.sources import WheelContentElement
-    from installer.utils import Scheme
     from packaging.tags import Tag
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, then the lengths of name and extra field (APPNOTE 4.3.7)
@@ -231,7 +230,11 @@ class _Source(WheelFile):
             if member.name.rpartition("/")[2] in _SIGNATURES and member.name.startswith(self.dist_info_dir):
                 continue  # a signature over a RECORD that we rewrite proves nothing
             record = records.get(member.name, (member.name, "", ""))
-            yield record, cast("BinaryIO", _Stream(_with_hash(member, record[1]))), bool(self._modes[member.name] & 0o111)
+            yield (
+                record,
+                cast("BinaryIO", _Stream(_with_hash(member, record[1]))),
+                bool(self._modes[member.name] & 0o111),
+            )
 
 
 def _with_hash(member: Member, recorded: str) -> Member:
@@ -249,7 +252,9 @@ def _with_hash(member: Member, recorded: str) -> Member:
             raise WheelError(f"{member.name} in {member.archive.name} does not match RECORD", where=str(member.archive))
         digest = hashlib.sha256(data).digest()
     else:
-        raise ValueError(f"RECORD uses {algorithm} for {member.name}; the wheel specification asks for sha256 or better")
+        raise ValueError(
+            f"RECORD uses {algorithm} for {member.name}; the wheel specification asks for sha256 or better"
+        )
     return Member(
         archive=member.archive,
         name=member.name,
@@ -283,10 +288,14 @@ class _Planner(WheelDestination):
 
     def write_script(self, name: str, module: str, attr: str, section: ScriptSection) -> RecordEntry:
         script, data = Script(name, module, attr, section).generate(self._venv.interpreter, "posix")
-        return self._add("scripts", script, Inline(data=data), executable=True)
+        return self._add(Scheme("scripts"), script, Inline(data=data), executable=True)
 
     def write_file(
-        self, scheme: Scheme, path: str | os.PathLike[str], stream: BinaryIO, is_executable: bool  # noqa: FBT001
+        self,
+        scheme: Scheme,
+        path: str | os.PathLike[str],
+        stream: BinaryIO,
+        is_executable: bool,  # noqa: FBT001
     ) -> RecordEntry:
         member = cast("_Stream", stream).member
         content: Source = member
@@ -313,4 +322,6 @@ class _Planner(WheelDestination):
 
 
 def _error(path: Path, what: str) -> WheelError:
-    return WheelError(f"{path.name} {what}", where=str(path), todo="use another release, or delete the file and fetch again")
+    return WheelError(
+        f"{path.name} {what}", where=str(path), todo="use another release, or delete the file and fetch again"
+    )

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 from verlstack import fetch, index, interpreter
 from verlstack.compose import Settings
 from verlstack.pins import FORMAT
+from verlstack.source import Builder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from packaging.tags import Tag
+
     from verlstack.cache import Cache
-    from verlstack.fetch import Artifact
+    from verlstack.download import Artifact
     from verlstack.interpreter import Interpreter
     from verlstack.layer import Compression
     from verlstack.pins import Stack
@@ -63,6 +66,10 @@ class Workshop:
         return fetch.fetch(
             artifacts, cache=self.cache, index=where, offline=self.offline, progress=self.progress, env=self.env
         )
+
+    def builder(self, python: Interpreter, tags: frozenset[Tag]) -> Builder:
+        """The builder of wheels that exist only as source."""
+        return Builder(interpreter=python, tags=tags, cache=self.cache, say=self.progress.say)
 
     def settings(self, stack: Stack, python: Interpreter, compression: Compression | None = None) -> Settings:
         """What the layers of a stack have in common."""

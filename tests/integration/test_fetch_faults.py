@@ -14,10 +14,12 @@ sys.path.append(str(Path(__file__).parent.parent / "support"))
 from bad_server import BadServer, Reply, html_page, json_page, sha256
 
 from verlstack.cache import Cache
+from verlstack.download import Artifact
 from verlstack.errors import FetchError, HashMismatchError, StorageError
-from verlstack.fetch import TRIES, Artifact, fetch
+from verlstack.fetch import fetch
 from verlstack.index import Index
 from verlstack.progress import Silent
+from verlstack.web import TRIES
 
 DATA = bytes(range(256)) * 1200  # 307,200 bytes: several reads of 64 kB
 WRONG = DATA[::-1]
@@ -330,14 +332,14 @@ def test_an_extra_index_is_asked_for_what_the_primary_lacks(rig):
 
 @pytest.mark.parametrize("sent", [0, 100_000])
 def test_silence_is_noticed(rig, monkeypatch, sent):
-    monkeypatch.setattr("verlstack.index.READ_S", 0.1)
+    monkeypatch.setattr("verlstack.web.READ_S", 0.1)
     rig.serve(Reply(body=DATA, send=sent, silent=True), Reply(body=DATA))
     rig.fetch()
     rig.good()
 
 
 def test_silence_for_good_keeps_the_part(rig, monkeypatch):
-    monkeypatch.setattr("verlstack.index.READ_S", 0.05)
+    monkeypatch.setattr("verlstack.web.READ_S", 0.05)
     rig.serve(Reply(body=DATA, send=1000, silent=True))
     with pytest.raises(FetchError, match="broke off: no answer in time") as e:
         rig.fetch()
@@ -346,7 +348,7 @@ def test_silence_for_good_keeps_the_part(rig, monkeypatch):
 
 
 def test_a_trickle_is_given_up(rig, monkeypatch):
-    monkeypatch.setattr("verlstack.fetch.SLOW_S", 0.05)
+    monkeypatch.setattr("verlstack.download.SLOW_S", 0.05)
     rig.serve(Reply(body=DATA, trickle=True), Reply(body=DATA))
     rig.fetch()
     rig.good()
@@ -408,7 +410,7 @@ def test_a_full_disk_is_a_storage_error(rig, monkeypatch):
     def full(handle):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("verlstack.fetch.os.fsync", full)
+    monkeypatch.setattr("verlstack.download.os.fsync", full)
     rig.serve(Reply(body=DATA))
     with pytest.raises(StorageError, match="no space left"):
         rig.fetch()
@@ -438,7 +440,8 @@ _CHILD = """
 import sys
 from pathlib import Path
 from verlstack.cache import Cache
-from verlstack.fetch import Artifact, fetch
+from verlstack.download import Artifact
+from verlstack.fetch import fetch
 from verlstack.index import Index
 from verlstack.progress import Silent
 class Told(Silent):

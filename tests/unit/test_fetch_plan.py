@@ -4,10 +4,11 @@ import threading
 import pytest
 
 from verlstack.cache import Cache
+from verlstack.download import Artifact, Download, StoppedError
 from verlstack.errors import FetchError, HashMismatchError, StorageError
-from verlstack.fetch import RETRY_AFTER_MAX_S, TRIES, Artifact, _by_project, _in_threads, fetch, patiently
-from verlstack.index import AgainError
+from verlstack.fetch import _by_project, _in_threads, _Worker, fetch
 from verlstack.progress import Silent
+from verlstack.web import RETRY_AFTER_MAX_S, TRIES, AgainError, patiently
 
 
 def artifact(data=b"data", *, project="demo", name="demo-1.0.tar.gz", size=-1):
@@ -183,6 +184,24 @@ def test_ctrl_c_leaves_without_waiting_for_a_worker_that_hangs(monkeypatch):
         for thread in threading.enumerate():
             if thread.name == "fetch":
                 thread.join()
+
+
+def test_a_worker_told_to_stop_neither_tries_again_nor_reads_on(tmp_path):
+    worker = _Worker(Cache(tmp_path), None, {}, Silent(), lambda _: None)
+    download = Download(artifact(), "https://h/f", tmp_path / "part", lambda _: None, worker.tally, worker.stop)
+
+    class Raw:
+        def read1(self, amount, *, decode_content):
+            return b"piece"
+
+    pieces = download._pieces(Raw())
+    assert next(pieces) == b"piece"
+    worker._pause(0)
+    worker.stop.set()
+    with pytest.raises(StoppedError):
+        next(pieces)
+    with pytest.raises(StoppedError):
+        worker._pause(0)
 
 
 def test_a_cache_that_refuses_is_a_storage_error(tmp_path, monkeypatch):

@@ -4,10 +4,11 @@ import pytest
 import requests
 from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
-from verlstack import index as module
+from verlstack import web
 from verlstack.errors import FetchError, HashMismatchError
-from verlstack.index import AgainError, Index, configured, get, locate, redact, session, uv_environment
+from verlstack.index import Index, configured, locate, session, uv_environment
 from verlstack.shell import Result
+from verlstack.web import AgainError, get, redact
 
 A, B = "a" * 64, "b" * 64
 
@@ -185,13 +186,18 @@ def test_locate_lists_what_is_there():
     with pytest.raises(FetchError, match=r"for demo 1\.0 it has demo-1\.0\.tar\.gz \(yanked\)\n") as e:
         locate(BOTH, "demo", "1.0", {A: WHEEL}, Fake({H: yanked}))
     assert "https://h/s, https://x/s/" in str(e.value)
-    with pytest.raises(FetchError, match=r"no demo 2\.0, deleted or never mirrored; it has 1\.0, 0\.9, \?"):
+    with pytest.raises(
+        FetchError, match=r"no demo 2\.0, deleted or never mirrored; the nearest it has: \?, 0\.9, 1\.0"
+    ):
         locate(BOTH, "demo", "2.0", {A: "demo-2.0-py3-none-any.whl"}, Fake({H: yanked}))
     with pytest.raises(FetchError, match="the index has no project demo"):
         locate(BOTH, "demo", "1.0", {A: WHEEL}, Fake({}))
     many = page(H, *[(f"demo-{n}.0.tar.gz", "x") for n in range(20)])
+    with pytest.raises(FetchError, match=r"nearest it has: 7\.0, 8\.0, 9\.0, 10\.0, 11\.0, 12\.0, 13\.0, 14\.0\n"):
+        locate(BOTH, "demo", "10.5", {A: WHEEL}, Fake({H: many}))
+    many = page(H, *[(f"demo-1.0-{n}-py3-none-any.whl", "x") for n in range(20)])
     with pytest.raises(FetchError, match="and 12 more"):
-        locate(BOTH, "demo", "99", {A: WHEEL}, Fake({H: many}))
+        locate(BOTH, "demo", "1.0", {A: WHEEL}, Fake({H: many}))
 
 
 @pytest.mark.parametrize(
@@ -252,7 +258,7 @@ def test_no_answer_is_explained_without_echoing_the_address(error, kind, match):
 def test_the_systems_own_word_is_found_below_the_wrappers():
     outer = requests.ConnectionError(SECRET)
     outer.__cause__ = ConnectionRefusedError(111, "Connection refused")
-    assert module.reason(outer) == "Connection refused"
+    assert web.reason(outer) == "Connection refused"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,48 @@
+# Thin: every target is one command. `make` alone lists them.
+STACK ?= cu121
+BIN := .venv/bin
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: image
+image: tools host-tools ## compose the default stack (STACK=cu121) into dist/, and start it once
+	$(BIN)/verlstack build $(STACK)
+	$(BIN)/verlstack prove $(STACK)
+
+.PHONY: test
+test: tools host-tools ## everything that proves the main things in minutes
+	$(BIN)/nox -s lint types unit integration
+
+.PHONY: test-full
+test-full: tools host-tools ## the real default stack, twice, and in a real engine
+	$(BIN)/nox -s full
+
+.PHONY: lock
+lock: tools ## renew the lock of STACK after a change in constraints/stacks.toml
+	$(BIN)/verlstack lock $(STACK)
+
+.PHONY: lock-tools
+lock-tools: tools ## renew constraints/tools.txt from tools.in
+	$(BIN)/uv pip compile constraints/tools.in --universal --python-version 3.11 --generate-hashes \
+	    --no-emit-index-url --no-header --upgrade --quiet -o constraints/tools.txt
+
+.PHONY: bench
+bench: tools host-tools ## compare with a plain BuildKit build of the same closure (needs root, 40 GB, 20 minutes)
+	$(BIN)/python benchmarks/compose_vs_buildkit.py
+
+.PHONY: tools
+tools: .venv/ready ## .venv with the tools of constraints/tools.txt
+
+.venv/ready: constraints/tools.txt pyproject.toml docker/tools.sh
+	docker/tools.sh
+
+.PHONY: host-tools
+host-tools: ## Debian packages that the base bootstrap needs
+	docker/host-tools.sh
+
+.PHONY: clean
+clean: ## remove dist/ and .venv; the cache stays (verlstack tells where it is)
+	rm -rf dist .venv .nox

@@ -1,0 +1,42 @@
+"""Sessions that `make test` and CI run; they use the tools of .venv, which constraints/tools.txt pins."""
+
+from __future__ import annotations
+
+import nox
+
+nox.options.sessions = ["lint", "types", "unit", "integration"]
+nox.options.default_venv_backend = "none"  # the tools are already installed, exact and hash-checked
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Ruff, for code and format."""
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Mypy, strict."""
+    session.run("mypy")
+
+
+@nox.session
+def unit(session: nox.Session) -> None:
+    """No network, no engine, no other program; under 30 seconds."""
+    session.run("coverage", "erase")
+    session.run("coverage", "run", "-m", "pytest", "tests/unit", "tests/policy", *session.posargs)
+
+
+@nox.session
+def integration(session: nox.Session) -> None:
+    """Real programs and local misbehaving servers, on a small synthetic stack; then the coverage of unit and this."""
+    session.run("coverage", "run", "-m", "pytest", "tests/integration", "-m", "not full", *session.posargs)
+    session.run("coverage", "combine", "--quiet")
+    session.run("coverage", "report", "--fail-under=90")
+
+
+@nox.session
+def full(session: nox.Session) -> None:
+    """The real default stack, twice under different conditions, and in a real engine; minutes, gigabytes, root."""
+    session.run("pytest", "tests/integration", "-m", "full", *session.posargs)

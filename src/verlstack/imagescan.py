@@ -1,0 +1,178 @@
+"""What a stack of layers holds, without unpacking it: one pass that also proves each diff_id."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import posixpath
+import re
+import tarfile
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, cast
+
+import zstandard
+from isal import igzip
+
+from verlstack.errors import BaseImageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_CHUNK = 1 << 20  # bytes per read while draining
+_MAX_LINKS = 40  # what Linux follows (path_resolution(7))
+_MAX_KEPT = 1 << 16  # bytes; os-release and patchlevel.h are far smaller
+_KEPT = re.compile(r".*/(os-release|patchlevel\.h)")
+_LIBRARY_FOLDERS = (
+    "usr/lib/x86_64-linux-gnu",
+    "lib/x86_64-linux-gnu",
+    "usr/lib64",
+    "lib64",
+    "usr/lib",
+    "usr/local/lib",
+)
+
+
+@dataclass
+class Tree:
+    """Paths of an image after its layers were laid over one another, whiteouts honoured.
+
+    Attributes:
+        links: path → target of a symbolic link, "" for a file, None for a directory.
+        texts: contents of the few small files that say what the image is.
+    """
+
+    links: dict[str, str | None] = field(default_factory=dict)
+    texts: dict[str, bytes] = field(default_factory=dict)
+
+    def real(self, path: str) -> str | None:
+        """The path behind all links, or None where nothing is."""
+        at, rest, followed = "", [part for part in path.split("/") if part], 0
+        while rest:
+            part = rest.pop(0)
+            if part == "..":
+                at = posixpath.dirname(at)
+                continue
+            at = f"{at}/{part}".lstrip("/")
+            if target := self.links.get(at):
+                followed += 1
+                if followed > _MAX_LINKS:
+                    return None
+                rest = [one for one in target.split("/") if one not in {"", "."}] + rest
+                at = "" if target.startswith("/") else posixpath.dirname(at)
+        return at if at in self.links else None
+
+    def is_file(self, path: str) -> bool:
+        """Whether a regular file lies there, links followed."""
+        real = self.real(path)
+        return real is not None and self.links[real] == ""
+
+    def text(self, path: str) -> str:
+        """Content of a kept file, links followed; empty if there is none."""
+        return self.texts.get(self.real(path) or "", b"").decode("utf-8", "replace")
+
+    def libraries(self) -> list[str]:
+        """Names of the shared objects in the loader's default folders."""
+        found = {posixpath.split(path) for path in self.links if ".so" in path}
+        return sorted({name for folder, name in found if folder in _LIBRARY_FOLDERS})
+
+    def add(self, path: str, target: str | None) -> None:
+        """Lay one entry over what is there; a link or file that replaces a directory takes its content away."""
+        if target is not None and self.links.get(path, "") is None:
+            self.remove(path)
+        self.links[path] = target
+        self.texts.pop(path, None)
+
+    def remove(self, path: str, *, itself: bool = True) -> None:
+        """Take away what lies below a path, and the path itself."""
+        gone = [known for known in self.links if known.startswith(f"{path}/") or (itself and known == path)]
+        for known in gone:
+            del self.links[known]
+            self.texts.pop(known, None)
+
+
+class _Hashing:
+    """A readable stream that hashes and counts what passes."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self.digest = hashlib.sha256()
+        self.size = 0
+
+    def read(self, amount: int = -1) -> bytes:
+        data = self._stream.read(amount)
+        self.digest.update(data)
+        self.size += len(data)
+        return data
+
+
+def lay(tree: Tree, blob: Path, kind: str) -> tuple[str, int]:
+    """Lay a layer's entries over `tree`.
+
+    Args:
+        tree: changed in place.
+        blob: the layer as it came.
+        kind: "gzip", "zstd" or "none".
+
+    Returns:
+        (diff_id, bytes of the tar stream).
+
+    Raises:
+        BaseImageError: not a tar in this compression.
+    """
+    try:
+        with _opened(blob, kind) as stream:
+            hashing = _Hashing(stream)
+            _apply(tree, hashing)
+            while hashing.read(_CHUNK):
+                pass  # what follows the end of the archive counts for the diff_id
+    except (tarfile.TarError, zstandard.ZstdError, igzip.BadGzipFile, EOFError, OSError) as e:
+        raise BaseImageError(f"a layer is no {kind} tar: {e}", where=str(blob), todo="use another image") from e
+    return f"sha256:{hashing.digest.hexdigest()}", hashing.size
+
+
+@contextlib.contextmanager
+def _opened(blob: Path, kind: str) -> Iterator[IO[bytes]]:
+    with blob.open("rb") as raw:
+        if kind == "gzip":
+            with igzip.IGzipFile(fileobj=raw) as stream:
+                yield stream
+        elif kind == "zstd":
+            unpack = zstandard.ZstdDecompressor(max_window_size=1 << 31)
+            with unpack.stream_reader(raw, read_across_frames=True) as stream:
+                yield stream
+        else:
+            yield raw
+
+
+def _apply(tree: Tree, hashing: _Hashing) -> None:
+    """Whiteouts concern the layers below alone, so this layer's own entries are laid after all of them."""
+    added: list[tuple[str, str | None, bytes | None]] = []
+    with tarfile.open(fileobj=cast("IO[bytes]", hashing), mode="r|", encoding="utf-8") as members:
+        for member in members:
+            folder, name = posixpath.split(posixpath.normpath(f"/{member.name}").lstrip("/"))
+            if name == ".wh..wh..opq":
+                tree.remove(tree.real(folder) or folder, itself=False)
+            elif name.startswith(".wh."):
+                tree.remove(posixpath.join(tree.real(folder) or folder, name.removeprefix(".wh.")))
+            elif name:
+                added.append((posixpath.join(folder, name), _target(member), _text(members, member)))
+    for path, target, text in added:
+        folder, name = posixpath.split(path)
+        place = posixpath.join(tree.real(folder) or folder, name)
+        tree.add(place, target)
+        if text is not None:
+            tree.texts[place] = text
+
+
+def _target(member: tarfile.TarInfo) -> str | None:
+    if member.isdir():
+        return None
+    return member.linkname if member.issym() else ""
+
+
+def _text(members: tarfile.TarFile, member: tarfile.TarInfo) -> bytes | None:
+    if not (member.isreg() and member.size <= _MAX_KEPT and _KEPT.fullmatch(f"/{member.name}")):
+        return None
+    file = members.extractfile(member)
+    return file.read() if file else None
