@@ -6,10 +6,10 @@
 # No `# syntax=` line: the frontend image would have to be pulled; the engine's own knows all that is used here.
 FROM base
 ARG PYTHON=python3.10
-ENV PATH=/opt/verl/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin VIRTUAL_ENV=/opt/verl
 RUN --mount=type=bind,from=uv,source=uv,target=/run/uv \
     --mount=type=bind,from=wheels,target=/run/wheels \
-    /run/uv venv --quiet --python "$PYTHON" /opt/verl && \
-    UV_CACHE_DIR=/opt/verl/.uv /run/uv pip install --offline --no-deps --no-index --find-links /run/wheels \
+    /run/uv venv --quiet --clear --python "/usr/local/bin/$PYTHON" /opt/verl && \
+    UV_CACHE_DIR=/opt/verl/.uv /run/uv pip install --python /opt/verl --offline --no-deps --no-index --find-links /run/wheels \
         --require-hashes --compile-bytecode --requirements /run/wheels/requirements.txt && \
     rm -rf /opt/verl/.uv
+ENV PATH=/opt/verl/bin:$PATH VIRTUAL_ENV=/opt/verl

@@ -79,12 +79,12 @@ need_debian_root() {
 		"use that engine (it needs no help from here), or stop it and run: ip link delete docker0"
 }
 
-mirror() { # the machine's own Debian mirror, whatever the form of its apt sources
+mirror() { # the machine's own Debian mirror, whatever the form of its apt sources, before its first apt-get update too
 	local codename found
 	# shellcheck source=/dev/null
 	codename=$(. /etc/os-release && echo "${VERSION_CODENAME-}")
 	# shellcheck disable=SC2016 # apt's variables, not the shell's
-	found=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
+	found=$(apt-get indextargets --no-release-info --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
 		awk -v suite="$codename" '$2 == suite && $3 == "main" { print $1; exit }')
 	[[ -n $found ]] || fail "apt knows no mirror of Debian's suite '$codename', component main" "/etc/apt/sources.list(.d)" \
 		"add your Debian mirror there; its suite $suite is needed too"
@@ -127,15 +127,17 @@ unpack_programs() { # DATA: programs of ${packages[@]} in DATA/bin, checked by D
 	mv "$new" "$data/bin"
 }
 
-install_helpers() { # runc and iptables of the machine's own release; neither starts a service
-	local missing=()
-	command -v runc >/dev/null || missing+=(runc)
-	command -v iptables >/dev/null || missing+=(iptables)
+install_helpers() { # what a bare machine may lack, of its own release; none of them starts a service
+	local helper missing=()
+	for helper in runc iptables umount:mount; do
+		command -v "${helper%:*}" >/dev/null || missing+=("${helper#*:}")
+	done
 	[[ ${#missing[@]} -gt 0 ]] || return 0
 	say "engine: installing ${missing[*]}"
 	{ apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
 		-o DPkg::Lock::Timeout=300 "${missing[@]}"; } >"$run/apt.log" 2>&1 ||
-		fail "${missing[*]} cannot be installed: $(tail -n 3 "$run/apt.log")" "$run/apt.log" "run: apt-get update && apt-get install ${missing[*]}"
+		fail "${missing[*]} cannot be installed: $(tail -n 3 "$run/apt.log")" "$run/apt.log" \
+			"run: apt-get update && apt-get install ${missing[*]}"
 }
 
 write_config() { # DATA
@@ -176,12 +178,13 @@ launch() { # DATA
 }
 
 end_orphans() { # DATA: what outlived a killed dockerd: its containerd, and containers with the shims that hold them
-	local exe pid
+	local exe pid children
 	for exe in /proc/[0-9]*/exe; do
 		pid=${exe#/proc/} pid=${pid%/exe}
 		if alive "$pid" "$1/bin/containerd-shim-runc-v2"; then
-			pkill -KILL -P "$pid" || true # first the container's init, and so all of the container; then its shim
-			kill -KILL "$pid" 2>/dev/null || true
+			read -ra children -d '' < <(cat "/proc/$pid/task"/*/children 2>/dev/null) || true
+			# first the container's init, and with it all of the container; then its shim
+			kill -KILL "${children[@]}" "$pid" 2>/dev/null || true
 		elif alive "$pid" "$1/bin/containerd"; then
 			kill "$pid" 2>/dev/null || true
 			await_end "$pid" "$1/bin/containerd" || kill -KILL "$pid" 2>/dev/null || true
@@ -193,7 +196,8 @@ unmount_all() { # DATA: deepest first; an orderly stop leaves nothing here, a ki
 	local point
 	while read -r point; do
 		umount "$point" 2>/dev/null || umount -l "$point"
-	done < <(awk -v a="$1/data/" -v b="$run/exec/" 'index($2 "/", a) == 1 || index($2, b) == 1 { print $2 }' /proc/self/mounts | sort -r)
+	done < <(awk -v a="$1/data/" -v b="$run/exec/" \
+		'index($2 "/", a) == 1 || index($2, b) == 1 { print $2 }' /proc/self/mounts | sort -r)
 }
 
 clean_up() { # DATA: after the daemon's end, whatever its manner
@@ -208,13 +212,14 @@ lock() { # one start or stop at a time; held on descriptor 9 until this script e
 }
 
 start() { # [DATA_DIR]
-	local data
+	local data version
 	need_debian_root
 	mkdir -p "$run"
 	lock
 	if answers; then
 		data=$(data_dir)
-		[[ -z ${1-} || $(realpath -m "$1") == "$data" ]] || fail "the engine already runs, with its data elsewhere" "$data" "run: $0 stop"
+		[[ -z ${1-} || $(realpath -m "$1") == "$data" ]] ||
+			fail "the engine already runs, with its data elsewhere" "$data" "run: $0 stop"
 		say "engine: already answers at unix://$socket"
 		return
 	fi
@@ -228,7 +233,8 @@ start() { # [DATA_DIR]
 	write_config "$data"
 	ln -sfn "$data" "$run/data"
 	launch "$data"
-	say "engine: $("$data/bin/docker" --host "unix://$socket" version --format 'Docker {{.Server.Version}}') answers at unix://$socket"
+	version=$("$data/bin/docker" --host "unix://$socket" version --format '{{.Server.Version}}')
+	say "engine: Docker $version answers at unix://$socket"
 }
 
 stop() {

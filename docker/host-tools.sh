@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Fetches mmdebstrap and fakeroot from the machine's own Debian mirror without root, and prints the folder to put first
-# on PATH. Nothing is installed: the packages are unpacked below DIR, which apt verified by signature and hash.
+# Puts in place what `--base debian` bootstraps with: mmdebstrap, and for an ordinary user fakeroot. As root they are
+# installed with apt-get; without root they are unpacked from the machine's own Debian mirror into a folder of the cache,
+# where verlstack looks. apt verifies signature and hash either way. Prints the folder of the tools.
 #
-#   PATH="$(docker/host-tools.sh)":$PATH          into $XDG_CACHE_HOME/verlstack/host-tools
-#   docker/host-tools.sh [DIR]                    into DIR
+#   docker/host-tools.sh [DIR]     DIR: instead of <cache>/host-tools; then put what is printed on PATH yourself
 set -euo pipefail
 
-dir=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/verlstack/host-tools}
+cache=${VERLSTACK_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/verlstack}
+dir=${1:-$cache/host-tools}
 packages=(mmdebstrap fakeroot libfakeroot)
 
 fail() {
@@ -26,6 +27,14 @@ fi
 for tool in apt-get dpkg-deb perl; do
   command -v "$tool" >/dev/null || fail "$tool is not installed" "use a Debian or Ubuntu machine, or --base registry:REF@sha256:..."
 done
+
+if [ "$(id -u)" = 0 ] && [ $# = 0 ]; then
+  if ! { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq -y install --no-install-recommends mmdebstrap; } >&2; then
+    fail "mmdebstrap cannot be installed" "see what apt-get install mmdebstrap says"
+  fi
+  dirname "$(command -v mmdebstrap)"
+  exit 0
+fi
 
 mkdir -p "$(dirname "$dir")"
 work=$(mktemp -d "$dir.XXXXXX")

@@ -1,7 +1,6 @@
 """Import what verl's FSDP training path imports, then print the versions of torch, transformers and verl."""
 
 import importlib
-import os
 
 # Every module that a training run loads before it touches a GPU. verl.workers.actor and the critic are not among them:
 # they import flash_attn at the top, which an `-sdpa` image does not have.
@@ -31,7 +30,7 @@ def main() -> None:
     for name in MODULES:
         importlib.import_module(name)
     versions = (importlib.import_module(name).__version__ for name in ("torch", "transformers", "verl"))
-    print(*versions, f"(uid {os.getuid()}, {len(MODULES)} modules)")
+    print(*versions)
 
 
 if __name__ == "__main__":

@@ -133,7 +133,8 @@ def _auto(default: str | None, request: _Request) -> Base:
     ref = reference.parse(default)
     try:
         if not request.offline:
-            _client(ref, request, impatient=True).manifest(ref.digest)
+            with _client(ref, request, impatient=True) as client:
+                client.manifest(ref.digest)
         return _registry(ref, request)
     except HashMismatchError:
         raise  # somebody answers, with the wrong bytes: that must not be passed over
@@ -163,14 +164,15 @@ def _debian(request: _Request) -> Base:
 
 
 def _registry(ref: reference.Reference, request: _Request) -> Base:
-    layers, facts = pull.pull(
-        ref,
-        wanted_python=request.wanted_python,
-        client=_client(ref, request, impatient=False),
-        cache=request.cache,
-        progress=request.progress,
-        offline=request.offline,
-    )
+    with _client(ref, request, impatient=False) as client:
+        layers, facts = pull.pull(
+            ref,
+            wanted_python=request.wanted_python,
+            client=client,
+            cache=request.cache,
+            progress=request.progress,
+            offline=request.offline,
+        )
     judge(facts, str(ref), request.wanted_python, host=aptsources.parse_release(_host_release()))
     if facts.python_home is None and request.interpreter is not None:
         _check_libraries(facts, ref, request.interpreter, request.wanted_python)

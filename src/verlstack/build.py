@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from concurrent import futures
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from verlstack import bases, compose, interpreter, layer, oci, store
+from verlstack import bases, compose, layer, oci, python_tree, store, tar
 from verlstack import lock as locking
 from verlstack.cache import atomic
 from verlstack.oci import Image, NamedBlob
@@ -96,9 +96,11 @@ def build(
         missing = [job for job, have in zip(jobs, found, strict=True) if have is None]
         _provide(missing, stack, lock, shop, python)
         ground = coming.result()
-    bottom = settings.job("interpreter", entries=_interpreter_entries(ground, python, stack.python))
-    made = compose.build_all([bottom, *missing], shop.cache, workers=shop.workers, progress=shop.progress)
-    by_name = {x.name: x for x in (*made, *(x for x in found if x is not None))}
+        bottom = settings.job("interpreter", entries=_interpreter_entries(ground, python, stack.python))
+    if (have := store.find(bottom, shop.cache)) is None:
+        missing.insert(0, bottom)
+    made = compose.build_all(missing, shop.cache, workers=shop.workers, progress=shop.progress)
+    by_name = {x.name: x for x in (*made, have, *found) if x is not None}
     wheels = [by_name[x.name] for x in lock.layers]
     store.check_claims([by_name["interpreter"], *wheels])
     compose.check_diff_ids(lock, wheels, python.version)
@@ -142,11 +144,11 @@ def _base(stack: Stack, lock: Lock, shop: Workshop, spec: str, python: Interpret
     )
 
 
-def _interpreter_entries(base: Base, python: Interpreter, wanted: str) -> list[Any]:
+def _interpreter_entries(base: Base, python: Interpreter, wanted: str) -> list[tar.Entry]:
     """The venv, and below it the interpreter's tree where the base has none."""
     if base.python_home is not None:
-        return interpreter.venv_entries(base.python_home, wanted)
-    return [*interpreter.layer_entries(python, wanted), *interpreter.venv_entries(PYTHON_HOME, python.version)]
+        return python_tree.venv_entries(base.python_home, base.python_version or wanted)
+    return [*python_tree.layer_entries(python, wanted), *python_tree.venv_entries(PYTHON_HOME, python.version)]
 
 
 def _provide(missing: Sequence[Job], stack: Stack, lock: Lock, shop: Workshop, python: Interpreter) -> None:

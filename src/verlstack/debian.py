@@ -103,7 +103,9 @@ def _build(
     progress.start(task)
     with _workshop(cache) as shop:
         archive = shop / "root.tar"
-        command, environment = mmdebstrap.prepare(wanted, shop, archive, env=env, run=run)
+        command, environment = mmdebstrap.prepare(
+            wanted, shop, archive, tools=cache.root / "host-tools" / "bin", env=env, run=run
+        )
         result = run(command, env=environment, timeout=_TIMEOUT)
         if result.returncode != 0:
             raise mmdebstrap.failure(result, wanted.release.name)

@@ -22,9 +22,9 @@ def needed(data: bytes) -> tuple[str, ...]:
     return _strings(data, _DT_NEEDED)
 
 
-def run_path(data: bytes) -> tuple[str, ...]:
-    """Its RUNPATH and RPATH entries."""
-    return _strings(data, _DT_RUNPATH) + _strings(data, _DT_RPATH)
+def run_paths(data: bytes) -> list[tuple[int, bytes]]:
+    """Its RUNPATH and RPATH strings, each with its offset in the file."""
+    return [*_located(data, _DT_RUNPATH), *_located(data, _DT_RPATH)]
 
 
 def soname(data: bytes) -> str | None:
@@ -34,6 +34,10 @@ def soname(data: bytes) -> str | None:
 
 
 def _strings(data: bytes, tag: int) -> tuple[str, ...]:
+    return tuple(text.decode("utf-8", "replace") for _, text in _located(data, tag))
+
+
+def _located(data: bytes, tag: int) -> tuple[tuple[int, bytes], ...]:
     if data[:4] != MAGIC or data[4:6] != _CLASS64_LITTLE:
         return ()
     try:
@@ -43,7 +47,8 @@ def _strings(data: bytes, tag: int) -> tuple[str, ...]:
         if not tables:
             return ()
         table = _file_offset(tables[0], segments)
-        return tuple(_string(data, table + value) for key, value in entries if key == tag)
+        starts = [table + value for key, value in entries if key == tag]
+        return tuple((at, data[at : data.index(b"\0", at)]) for at in starts)
     except (struct.error, ValueError):
         return ()  # cut short or nonsense: the loader will say so better than we can
 
@@ -74,7 +79,3 @@ def _file_offset(address: int, segments: list[tuple[int, int, int, int]]) -> int
         if kind == _PT_LOAD and start <= address < start + length:
             return address - start + offset
     raise ValueError(f"address {address:#x} lies in no segment")
-
-
-def _string(data: bytes, at: int) -> str:
-    return data[at : data.index(b"\0", at)].decode("utf-8", "replace")

@@ -16,7 +16,7 @@ from isal import igzip
 from verlstack.errors import BaseImageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 _CHUNK = 1 << 20  # bytes per read while draining
@@ -47,6 +47,11 @@ class Tree:
 
     def real(self, path: str) -> str | None:
         """The path behind all links, or None where nothing is."""
+        at = self.resolve(path)
+        return at if at in self.links else None
+
+    def resolve(self, path: str) -> str | None:
+        """The path behind all links, whether or not something is there; None where links go in a circle."""
         at, rest, followed = "", [part for part in path.split("/") if part], 0
         while rest:
             part = rest.pop(0)
@@ -60,7 +65,7 @@ class Tree:
                     return None
                 rest = [one for one in target.split("/") if one not in {"", "."}] + rest
                 at = "" if target.startswith("/") else posixpath.dirname(at)
-        return at if at in self.links else None
+        return at
 
     def is_file(self, path: str) -> bool:
         """Whether a regular file lies there, links followed."""
@@ -135,7 +140,8 @@ def lay(tree: Tree, blob: Path, kind: str) -> tuple[str, int]:
 def _opened(blob: Path, kind: str) -> Iterator[IO[bytes]]:
     with blob.open("rb") as raw:
         if kind == "gzip":
-            with igzip.IGzipFile(fileobj=raw) as stream:
+            inflate = cast("Callable[..., IO[bytes]]", igzip.IGzipFile)  # a C extension without annotations
+            with inflate(fileobj=raw) as stream:
                 yield stream
         elif kind == "zstd":
             unpack = zstandard.ZstdDecompressor(max_window_size=1 << 31)
@@ -152,14 +158,14 @@ def _apply(tree: Tree, hashing: _Hashing) -> None:
         for member in members:
             folder, name = posixpath.split(posixpath.normpath(f"/{member.name}").lstrip("/"))
             if name == ".wh..wh..opq":
-                tree.remove(tree.real(folder) or folder, itself=False)
+                tree.remove(tree.resolve(folder) or folder, itself=False)
             elif name.startswith(".wh."):
-                tree.remove(posixpath.join(tree.real(folder) or folder, name.removeprefix(".wh.")))
+                tree.remove(posixpath.join(tree.resolve(folder) or folder, name.removeprefix(".wh.")))
             elif name:
                 added.append((posixpath.join(folder, name), _target(member), _text(members, member)))
     for path, target, text in added:
         folder, name = posixpath.split(path)
-        place = posixpath.join(tree.real(folder) or folder, name)
+        place = posixpath.join(tree.resolve(folder) or folder, name)
         tree.add(place, target)
         if text is not None:
             tree.texts[place] = text

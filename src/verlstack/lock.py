@@ -44,7 +44,8 @@ def lock(stack: Stack, shop: Workshop) -> Lock:
     files = shop.fetch([*tools.wheels, *sources])
     builder = shop.builder(python, frozenset(tags))
     built = tuple(_build(recipe(stack, s, files, tools.wheels), builder, s) for s in sources)
-    shop.fetch(wheels.wheels)
+    files |= shop.fetch(wheels.wheels)
+    wheels = dataclasses.replace(wheels, wheels=tuple(_sized(w, files) for w in wheels.wheels))
     unrecorded = Lock(
         stack=stack.name,
         digest="",
@@ -55,7 +56,7 @@ def lock(stack: Stack, shop: Workshop) -> Lock:
         registry_base=stack.registry_base,
         wheels=wheels.wheels,
         built=built,
-        build_tools=tools.wheels,
+        build_tools=tuple(_sized(tool, files) for tool in tools.wheels),
         layers=_layers(stack, wheels, built),
     )
     recorded = dataclasses.replace(unrecorded, layers=_record(unrecorded, stack, python, shop))
@@ -98,8 +99,12 @@ def _build(how: source.Recipe, builder: source.Builder, artifact: Artifact) -> B
     wheel = builder.build(how)
     sha256 = sha256_file(wheel)
     keep(wheel, sha256, builder.cache)
-    sized = dataclasses.replace(artifact, size=how.sdist.stat().st_size)
-    return Built(source=sized, wheel=wheel.name, wheel_sha256=sha256)
+    return Built(source=_sized(artifact, {artifact.sha256: how.sdist}), wheel=wheel.name, wheel_sha256=sha256)
+
+
+def _sized(artifact: Artifact, files: Mapping[str, Path]) -> Artifact:
+    """The artifact with its size as fetched: an index need not tell it (PEP 700 is optional)."""
+    return dataclasses.replace(artifact, size=files[artifact.sha256].stat().st_size)
 
 
 def keep(wheel: Path, sha256: str, cache: Cache) -> Path:

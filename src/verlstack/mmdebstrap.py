@@ -48,7 +48,7 @@ exit 1"""
 _TAKE_FAKEROOT_BACK = f'rm -r "$1/{_FAKEROOT_DIR}"'
 
 # apt speaks these lines under LC_ALL=C.UTF-8.
-_MISSING = re.compile(r"E: (?:Unable to locate package |Package ')([^ '\n]+)")
+_MISSING = re.compile(r"^E: (?:Unable to locate package |Package ')([^ '\n]+)", re.MULTILINE)
 _UNREACHABLE = re.compile(r"^E: (?:Failed to fetch|The repository) .*$", re.MULTILINE)
 _PASSWORD = re.compile(r"(?<=//)[^/@\s]+@")
 # apt would find a wrong name only after the essential packages, half a minute later.
@@ -65,10 +65,11 @@ exit "${{missing:-0}}"
 
 
 def prepare(
-    wanted: Plan, shop: Path, archive: Path, *, env: Mapping[str, str], run: Callable[..., shell.Result]
+    wanted: Plan, shop: Path, archive: Path, *, tools: Path, env: Mapping[str, str], run: Callable[..., shell.Result]
 ) -> tuple[list[str | Path], dict[str, str]]:
     """The bootstrap's words and environment; writes apt's sources and options into `shop`."""
-    path = f"{env.get('PATH', '')}:/usr/sbin:/usr/bin:/sbin:/bin"  # an ordinary user's PATH lacks the sbin folders
+    # What docker/host-tools.sh fetched comes after what is installed; an ordinary user's PATH lacks the sbin folders.
+    path = f"{env.get('PATH', '')}:/usr/sbin:/usr/bin:/sbin:/bin:{tools}"
     tool = shutil.which("mmdebstrap", path=path)
     if tool is None:
         raise _tool_missing("mmdebstrap", root=os.geteuid() == 0)
@@ -171,7 +172,7 @@ def _owns_all_groups(gid_map: str) -> bool:
 def _tool_missing(name: str, *, root: bool) -> BaseImageError:
     todo = f"apt-get install {name}"
     if not root:
-        todo = f"run docker/host-tools.sh: it fetches {name} without root and prints the folder to put first on PATH"
+        todo = f"run `make host-tools`, which fetches {name} without root"
     return BaseImageError(f"{name} is not installed; `--base debian` bootstraps with it", where="PATH", todo=todo)
 
 

@@ -54,7 +54,7 @@ def prove(layout: Path, cache: Cache, env: Mapping[str, str], progress: Progress
     progress.say(f"loading into {found.name} as {oci.NAME}:{tag}")
     ids = (digest, manifest["config"]["digest"])
     found.load(oci.archive(layout, tag=tag, docker=True), f"{oci.NAME}:{tag}", ids)
-    return [found.run(f"{oci.NAME}:{tag}", _CHECK, user=uid) for uid in (0, STRANGER)]
+    return [f"uid {uid}: {found.run(f'{oci.NAME}:{tag}', _CHECK, user=uid)}" for uid in (0, STRANGER)]
 
 
 def prove_unpacked(layout: Path, cache: Cache, progress: Progress) -> list[str]:
@@ -84,12 +84,12 @@ def prove_unpacked(layout: Path, cache: Cache, progress: Progress) -> list[str]:
         progress.finish("unpack", f"{len(manifest['layers'])} layers")
         env = dict(pair.split("=", 1) for pair in config["config"]["Env"])
         try:
-            return [_run(root, uid, env) for uid in (0, STRANGER)]
+            return [f"uid {uid}: {_run(root, uid, env, layout)}" for uid in (0, STRANGER)]
         finally:
             _make_removable(root)
 
 
-def _run(root: Path, uid: int, env: Mapping[str, str]) -> str:
+def _run(root: Path, uid: int, env: Mapping[str, str], layout: Path) -> str:
     """Run the check inside `root` with namespaces, as real root or as whoever we are."""
     if os.geteuid() == 0:
         enter: list[str | Path] = ["unshare", "--mount", "sh", "-c", _ENTER, root, f"--userspec={uid}:{uid}", root]
@@ -101,7 +101,7 @@ def _run(root: Path, uid: int, env: Mapping[str, str]) -> str:
     if done.returncode:
         raise ProofError(
             f"the import check fails inside the image as uid {uid} (exit status {done.returncode}):\n{done.tail}",
-            where=str(root),
+            where=str(layout),
             todo="an import error names the pin to change; `unshare: … Operation not permitted` means that this "
             "machine forbids user namespaces: run as root, or load the image into an engine",
         )
@@ -122,7 +122,12 @@ def _unpack(blob: Path, root: Path) -> None:
                 target = root / member.name
                 if not member.isdir() and (target.is_symlink() or target.exists()):
                     _remove(target)
-                archive.extract(member, root, filter="tar", numeric_owner=True)
+                archive.extract(member, root, filter=_inside, numeric_owner=True)
+
+
+def _inside(member: tarfile.TarInfo, root: str) -> tarfile.TarInfo:
+    """Refuse what leaves `root`, as tarfile's own filter does, but keep /tmp's sticky bit and the like."""
+    return tarfile.tar_filter(member, root).replace(mode=member.mode, deep=False)
 
 
 def _decompressed(raw: IO[bytes]) -> Any:

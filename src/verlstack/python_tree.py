@@ -68,8 +68,7 @@ _LEFT_OUT_SUFFIXES = (".pyc", ".a", ".o", ".exe")  # bytecode is compiled anew; 
 def layer_entries(interp: Interpreter, wanted: str) -> list[tar.Entry]:
     """The interpreter layer: binary, standard library, headers, libpython, all below /usr/local; modes are canonical.
 
-    Every trace of the machine is rewritten: build prefix and build folder, in text by the plain new path, in binaries
-    by the new path padded with slashes to the old length (`_relocated`).
+    Every trace of the machine is rewritten, build prefix and build folder, in text and in binaries (`_relocated`).
 
     Args:
         interp: from `interpreter.find`.
@@ -99,9 +98,9 @@ def venv_entries(home: str, version: str) -> list[tar.Entry]:
 
     Args:
         home: folder of the base's `python3.10`.
-        version: all three numbers; written into `pyvenv.cfg`.
+        version: written into `pyvenv.cfg`; all three numbers where they are known.
     """
-    short = version.rpartition(".")[0]
+    short = ".".join(version.split(".")[:2])
     root = VENV.lstrip("/")
     config = f"home = {home}\ninclude-system-site-packages = false\nversion = {version}\n"
     return [
@@ -198,18 +197,31 @@ def _content(path: Path, interp: Interpreter) -> tuple[Source, bool]:
 
 
 def _relocated(data: bytes, interp: Interpreter) -> bytes:
-    """`data` with the machine's paths replaced.
-
-    A binary's strings must keep their length, and linkers let one string be the tail of another; extra slashes change
-    neither length, nor tail, nor meaning: `/opt/python/3.10/lib` becomes `/usr/local//////lib`. A path shorter than
-    its replacement cannot be treated so and stays.
-    """
-    binary = data.startswith(elf.MAGIC)
+    """`data` with the machine's paths replaced: in text by the new path, in a binary without moving a byte."""
+    if data.startswith(elf.MAGIC):
+        return _relocated_binary(data, interp)
     for old, new in _replacements(interp):
-        if not binary:
-            data = data.replace(old, new)
-        elif len(old) >= len(new):
-            data = data.replace(old, new.ljust(len(old), b"/"))
+        data = data.replace(old, new)
+    return data
+
+
+def _relocated_binary(data: bytes, interp: Interpreter) -> bytes:
+    """The run path leads to /usr/local/lib; other mentions of the machine keep their last part alone.
+
+    Linkers let one string be the tail of another: CPython's version "3.10.13" may be nothing but the end of its prefix
+    "…/versions/3.10.13". So strings keep their length and what stands behind their last slash, and are filled with
+    slashes, which mean nothing in a path. What is shorter than its replacement stays as it is.
+    """
+    changed = bytearray(data)
+    for at, text in elf.run_paths(data):
+        for old, new in _replacements(interp):
+            text = text.replace(old, new.ljust(len(old), b"/")) if len(old) >= len(new) else text  # noqa: PLW2901
+        changed[at : at + len(text)] = text
+    data = bytes(changed)
+    for old, new in _replacements(interp):
+        folder = old[: old.rindex(b"/")]
+        if len(folder) >= len(new):
+            data = data.replace(folder + b"/", new.ljust(len(folder), b"/") + b"/")
     return data
 
 

@@ -7,7 +7,7 @@ import json
 import re
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 import requests
@@ -58,6 +58,8 @@ class _Header(requests.auth.AuthBase):
 class Client:
     """Reads from one repository; safe to use from several threads once the first request is through.
 
+    Use as a context manager: it holds connections open.
+
     Attributes:
         reference: what to read.
         stored: credentials in base64, or None; they go to the registry and its token service alone.
@@ -72,6 +74,12 @@ class Client:
     sleep: Callable[[float], None] = time.sleep
     session: requests.Session = field(default_factory=requests.Session, repr=False)
     _authorization: str | None = field(default=None, repr=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.session.close()
 
     def manifest(self, digest: str) -> dict[str, Any]:
         """A manifest or index, verified.

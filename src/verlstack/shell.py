@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+_UMASK = 0o022  # of every program: what they make must not depend on the user's
 _KEPT_STDERR_LINES = 20  # enough to hold a Python or apt error, short enough to read
 
 
@@ -70,6 +71,7 @@ def run(
             text=True,
             errors="replace",
             timeout=timeout,
+            umask=_UMASK,
             check=False,
         )
     except (FileNotFoundError, PermissionError) as e:

@@ -125,6 +125,13 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         """Keep the test's output clean."""
 
+    def do_HEAD(self) -> None:
+        """As uv asks before it reads a wheel's metadata; not counted, and no fault applies."""
+        replies = self.bad.replies.get(self.path)
+        self.send_response(200 if replies else 404)
+        self.send_header("Content-Length", str(len(replies[0].body) if replies else 0))
+        self.end_headers()
+
     def do_GET(self) -> None:
         reply = self.bad.next_reply(Seen(self.path, dict(self.headers.items())))
         wanted = f"Basic {base64.b64encode(reply.login.encode()).decode()}" if reply.login else None

@@ -1,0 +1,201 @@
+"""Reads JSONL of any size in bounded memory and judges every row; rows like one already judged are not parsed again."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from verldoctor.data_rows import BYTES_PER_TOKEN, VALUE_CODES, Judge, Problem, encodable, kind
+from verldoctor.data_shape import Columns, Shape, shape_of
+from verldoctor.data_tally import Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BLOCK = 1 << 18  # 256 KiB: stays in the processor's cache, and the regex engine's stack for it stays small
+LONGEST_LINE = 4 << 20  # JSON of 4 MiB can become about 200 MB of Python objects; no prompt is that long
+_MOST_SHAPES = 16
+_MOST_LEARNINGS = 24
+_SAMPLE = 64
+
+
+def lines_of(stream: BinaryIO, longest: int = LONGEST_LINE) -> Iterator[bytes | None]:
+    """Blocks of whole lines, each ending with a line break; None stands for one line longer than `longest`."""
+    rest = b""
+    while block := stream.read(BLOCK):
+        end = block.rfind(b"\n") + 1
+        if end:
+            yield rest + block[:end]
+            rest = block[end:]
+        else:
+            rest += block
+        if len(rest) > longest:
+            rest = _after_break(stream)
+            yield None
+    if rest:
+        yield rest + b"\n"
+
+
+def _after_break(stream: BinaryIO) -> bytes:
+    """Reads on to the next line break; what follows it in the same block."""
+    while block := stream.read(BLOCK):
+        _, found, rest = block.partition(b"\n")
+        if found:
+            return rest
+    return b""
+
+
+@dataclass
+class Scan:
+    """Judges blocks of lines and keeps what was found.
+
+    Attributes:
+        judge: what rows are judged by.
+        tally: problems and their counts.
+        parsed: rows that went through json.loads.
+    """
+
+    judge: Judge
+    tally: Tally = field(default_factory=Tally)
+    parsed: int = 0
+    _shapes: list[Shape] = field(default_factory=list)
+    _groups: dict[tuple[Problem, ...], re.Pattern[bytes]] = field(default_factory=dict)
+    _columns: Columns | None = None
+    _constants: dict[int, bytes] = field(default_factory=dict)
+    _learnings: int = 0
+
+    @property
+    def longest(self) -> int:
+        """Bytes of a prompt that is certainly short enough."""
+        return self.judge.limit * BYTES_PER_TOKEN
+
+    def run(self, stream: BinaryIO) -> Tally:
+        """Judges all rows of `stream`; its tally."""
+        for block in lines_of(stream):
+            if block is None:
+                self.tally.add(Problem("DATA-LONG-LINE", detail=f"{LONGEST_LINE >> 20} MiB"), self.tally.rows + 1)
+                self.tally.rows += 1
+                continue
+            self._block(block)
+        return self.tally
+
+    def _block(self, block: bytes) -> None:
+        rows = block.count(b"\n")
+        text_right = _utf8(block)
+        if self._columns and text_right and self._columns.proves(block, rows):
+            self._add(self._columns.shape.problems, rows)
+            return
+        parsed = self.parsed
+        if text_right and len(max(block.split(b"\n"), key=len)) <= self.longest:
+            self._matched(block)
+        else:
+            self._single(block, text_right=text_right)
+        if self.parsed - parsed <= rows // _SAMPLE and text_right:
+            self._learn(block, rows)
+
+    def _single(self, block: bytes, *, text_right: bool) -> None:
+        """Judges lines one by one, because some are not UTF-8 or may hold a prompt that is too long."""
+        for line in block.splitlines(keepends=True) if b"\r" not in block else _split(block):
+            if len(line) <= self.longest and (text_right or _utf8(line)):
+                self._matched(line)
+            else:
+                self._parse(line)
+
+    def _matched(self, block: bytes) -> None:
+        """Lets the patterns of known shapes run over `block`, and parses the lines at which all of them stop."""
+        place, end = 0, len(block)
+        while place < end:
+            before = place
+            for problems, pattern in self._groups.items():
+                hit = pattern.match(block, place)
+                if hit and hit.end() > place:
+                    self._add(problems, block.count(b"\n", place, hit.end()))
+                    place = hit.end()
+            if place == before:
+                place = block.index(b"\n", before) + 1
+                self._parse(block[before:place])
+
+    def _add(self, problems: tuple[Problem, ...], rows: int) -> None:
+        for problem in problems:
+            self.tally.add(problem, self.tally.rows + 1, rows)
+        self.tally.rows += rows
+        self.tally.good += rows
+
+    def _parse(self, line: bytes) -> None:
+        number = self.tally.rows + 1
+        self.tally.rows += 1
+        self.parsed += 1
+        if not line.strip():
+            return  # JSONL readers skip blank lines
+        row, problem = parse(line)
+        if problem:
+            self.tally.add(problem, number)
+            return
+        self.tally.good += 1
+        problems = self.judge.problems(row)
+        for found in dict.fromkeys(problems):
+            self.tally.add(found, number)
+        self.tally.note_types(row, number)
+        if isinstance(row, dict) and not VALUE_CODES & {found.code for found in problems}:
+            self._add_shape(line, row, problems)
+
+    def _add_shape(self, line: bytes, row: dict[str, Any], problems: list[Problem]) -> None:
+        if len(self._shapes) >= _MOST_SHAPES or len(line) > self.longest * 4:
+            return
+        shape = shape_of(line, row, list(dict.fromkeys(problems)))
+        if shape is None or shape in self._shapes:
+            return
+        self._shapes.append(shape)
+        alike = [other.pattern for other in self._shapes if other.problems == shape.problems]
+        self._groups[shape.problems] = re.compile(rb"(?:" + b"|".join(alike) + rb")*")
+
+    def _learn(self, block: bytes, rows: int) -> None:
+        """Looks for a shape that all lines share and for slots that never vary, for the next blocks."""
+        if self._learnings >= _MOST_LEARNINGS:
+            return
+        self._learnings += 1
+        lines = _split(block)
+        for shape in self._shapes:
+            hits = [hit.groups() for hit in map(shape.line.fullmatch, lines) if hit]
+            if len(hits) == rows:
+                same = {i: values[0] for i, values in enumerate(zip(*hits, strict=True)) if len(set(values)) == 1}
+                self._constants = {i: v for i, v in same.items() if self._constants.get(i, v) == v}
+                columns = Columns(shape, self._constants, self.longest)
+                self._columns = columns if columns.usable else None
+                return
+
+
+def parse(line: bytes) -> tuple[Any, Problem | None]:
+    """The row that `line` is, or what keeps it from being one."""
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return None, Problem("DATA-UTF8", detail=f"byte 0x{line[error.start]:02x}")
+    try:
+        row = _LONG.decode(text.strip()) if len(line) > _DIGITS else json.loads(text)
+    except RecursionError:
+        return None, Problem("DATA-DEEP")
+    except ValueError as error:
+        return None, Problem("DATA-NOT-JSON", detail=getattr(error, "msg", "number too long"))
+    if (b"\\ud" in line or b"\\uD" in line) and not encodable(json.dumps(row, ensure_ascii=False)):
+        return None, Problem("DATA-SURROGATE", "a string")
+    return row, None
+
+
+_DIGITS = 4000  # int() of more digits is refused from 3.11 on, and takes minutes for millions of them on 3.10
+_LONG = json.JSONDecoder(parse_int=lambda digits: int(digits) if len(digits) < _DIGITS else 0)
+
+
+def _split(block: bytes) -> list[bytes]:
+    return [line + b"\n" for line in block.split(b"\n")[:-1]]
+
+
+def _utf8(block: bytes) -> bool:
+    try:
+        block.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True

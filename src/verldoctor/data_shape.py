@@ -1,0 +1,245 @@
+"""Shapes of JSON rows: a row known to be right turned into byte patterns that prove other rows right without parsing.
+
+A shape is a row's exact JSON text with its strings and numbers cut out (slots). Whatever matches it has the same
+fields, types, roles and data source, is valid JSON, and its texts are not blank: it needs no json.loads.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from verldoctor.data_rows import Problem
+
+Slot = Literal["prompt", "text", "any", "number"]  # a prompt's text, a string that must not be blank, any, a number
+Token = Slot | bytes if TYPE_CHECKING else object
+_PLAIN = rb'[^"\\\x00-\x1f]*'
+_ESCAPE = (
+    rb'\\(?:["\\/bfnrt]|u(?:[0-9a-cA-CefEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}'
+    rb"|[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}))"  # a surrogate pair; a lone one is a fault
+)
+_STRING = _PLAIN + rb"(?:" + _ESCAPE + _PLAIN + rb")*"
+# first bytes that no white space has (U+0085, U+00A0, U+1680, U+2000… and U+3000 begin with c2, e1, e2, e3)
+_INK = bytes({*range(0x21, 0x7F), *range(0xC3, 0xE1), *range(0xE4, 0xF5)} - set(rb'"\\'))
+_LEAD = rb"(?: |\\[nrt])*(?:[!#-\[\]-~\xc3-\xe0\xe4-\xf4]|\xe3[\x81-\xbf]|\\[\"\\/])"  # blanks, then ink
+_PATTERNS: dict[str, bytes] = {
+    "prompt": rb"(?=" + _LEAD + rb")" + _STRING,
+    "text": rb"(?=" + _LEAD + rb")" + _STRING,
+    "any": _STRING,
+    "number": rb"-?(?:0|[1-9][0-9]{0,400})(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?",
+}
+_TEXTS = {"prompt", "response", "chosen", "rejected", "question", "answer", "content", "ground_truth"}
+_LITERALS = {"data_source", "role"}  # their values decide what is wrong, so they belong to the shape
+_STYLES = [(", ", ": "), (",", ":"), (", ", ":"), (",", ": ")]
+_MOST_TOKENS = 200
+_MOST_NEEDLES = 12
+_CODES = bytes(range(1, 9)) + bytes(range(14, 20))  # control bytes stand for needles: no valid JSON line holds any
+_MASK = b"~~"  # stands for an escaped backslash or quote inside a text
+_VISIBLE = bytes(range(0x20, 0x100))
+_BAD_LETTER = re.compile(rb"\\(?![/bfnrt])")
+_BAD_UNICODE = re.compile(
+    rb"\\u(?![0-9a-cA-CefEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}"
+    rb"|[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(?<=\\u[dD][89abAB][0-9a-fA-F]{2}\\u)[dD][c-fC-F][0-9a-fA-F]{2})"
+)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One layout of rows.
+
+    Attributes:
+        tokens: fixed bytes and slots, in the order of the line, without its line break.
+        problems: what is wrong with every row of this shape.
+    """
+
+    tokens: tuple[Token, ...]
+    problems: tuple[Problem, ...] = ()
+
+    @cached_property
+    def pattern(self) -> bytes:
+        """The regular expression of one line, its break included."""
+        return b"".join(map(_as_pattern, self.tokens)) + rb"\r?\n"
+
+    @cached_property
+    def line(self) -> re.Pattern[bytes]:
+        """Matches one line and gives its slots' values."""
+        parts = (_as_pattern(t) if isinstance(t, bytes) else b"(" + _as_pattern(t) + b")" for t in self.tokens)
+        return re.compile(b"".join(parts) + rb"\r?\n")
+
+
+def _as_pattern(token: Token) -> bytes:
+    return re.escape(token) if isinstance(token, bytes) else _PATTERNS[str(token)]
+
+
+def shape_of(line: bytes, row: dict[str, Any], problems: Sequence[Problem]) -> Shape | None:
+    """The shape of the row that `line` (with its break) is; None if its layout is too unusual to tell."""
+    for (comma, colon), ascii_only in product(_STYLES, (False, True)):
+        parts: list[Token] = []
+        try:
+            for token in _tokens(row, "", _Style(comma.encode(), colon.encode(), ascii_only=ascii_only)):
+                parts.append(token)
+                if len(parts) > _MOST_TOKENS:
+                    return None
+        except (UnicodeEncodeError, RecursionError):
+            return None
+        shape = Shape(tuple(_joined(parts)), tuple(problems))
+        if shape.line.fullmatch(line):
+            return shape
+    return None
+
+
+@dataclass(frozen=True)
+class _Style:
+    comma: bytes
+    colon: bytes
+    ascii_only: bool
+
+    def raw(self, value: object) -> bytes:
+        return json.dumps(value, ensure_ascii=self.ascii_only).encode("utf-8")
+
+
+def _tokens(value: Any, key: str, style: _Style) -> Iterator[Token]:
+    if isinstance(value, dict):
+        yield b"{"
+        for index, (name, inner) in enumerate(value.items()):
+            yield (style.comma if index else b"") + style.raw(name) + style.colon
+            yield from _tokens(inner, name, style)
+        yield b"}"
+    elif isinstance(value, list):
+        yield b"["
+        for index, inner in enumerate(value):
+            yield style.comma if index else b""
+            yield from _tokens(inner, key, style)
+        yield b"]"
+    else:
+        yield from _scalar(value, key, style)
+
+
+def _scalar(value: object, key: str, style: _Style) -> Iterator[Token]:
+    if isinstance(value, str) and key not in _LITERALS and value.strip():
+        slot: Slot = "prompt" if key == "content" else "text" if key in _TEXTS else "any"
+        yield from (b'"', slot, b'"')
+    elif isinstance(value, str) and key not in _LITERALS and key not in _TEXTS:
+        yield from (b'"', "any", b'"')
+    elif isinstance(value, (int, float)) and not isinstance(value, bool) and value == value:  # noqa: PLR0124
+        yield "number"
+    else:  # true, false, null, NaN, a role, a blank text: part of the shape
+        yield style.raw(value)
+
+
+def _joined(parts: Sequence[Token]) -> Iterator[Token]:
+    """`parts` with neighbouring fixed bytes made one."""
+    glue = b""
+    for part in parts:
+        if isinstance(part, bytes):
+            glue += part
+        else:
+            yield glue
+            yield part
+            glue = b""
+    yield glue
+
+
+class Columns:
+    """Proves a whole block of lines of one shape right with a few passes of C code, no loop in Python.
+
+    The fixed bytes between two slots (needles) are replaced by one control byte each. If exactly one per row was
+    replaced, the control bytes left stand in the right order, and no quote is left, then each row has the shape.
+    """
+
+    def __init__(self, shape: Shape, constants: dict[int, bytes], limit: int) -> None:
+        """Prepares the needles of `shape`, whose slots in `constants` (by number) have that value in every row.
+
+        Args:
+            shape: the layout.
+            constants: values of slots that do not vary; they become fixed bytes.
+            limit: most bytes of a prompt's messages together.
+        """
+        self.shape, self.limit = shape, limit
+        tokens: list[Token] = []
+        number = 0
+        for token in shape.tokens:
+            tokens.append(token if isinstance(token, bytes) else constants.get(number, token))
+            number += not isinstance(token, bytes)
+        merged = list(_joined(tokens))
+        self.slots: list[str] = [str(token) for token in merged[1::2]]
+        glue = [bytes(token) for token in merged[::2] if isinstance(token, bytes)]
+        self.head, self.tail = glue[0], glue[-1] + b"\n"
+        self.needles = [self.tail + self.head, *glue[1:-1]]
+        self.usable = bool(self.slots) and len(self.needles) <= _MOST_NEEDLES
+
+    def proves(self, block: bytes, rows: int) -> bool:
+        """Whether all `rows` lines of `block` have this shape. False may also mean: not proven this way."""
+        block = block.replace(b"\r\n", b"\n") if b"\r\n" in block else block
+        if not (block.startswith(self.head) and block.endswith(self.tail)):
+            return False
+        text = self._reduced(block, rows)
+        if text is None:
+            return False
+        if b"\\" in text:  # behind a backslash a needle would not be one: then a code follows it, no right escape
+            text = text.replace(b"\\\\", _MASK).replace(b'\\"', _MASK)
+        if b'"' in text or (b"\\" in text and not _escapes_right(text)):
+            return False
+        order = bytes(_CODES[1 : len(self.slots)]) + _CODES[:1]
+        if text.translate(None, _VISIBLE) != (order * rows)[:-1]:
+            return False
+        flat = text.translate(_ONE_CODE).split(b"\x01")
+        return all(self._column(kind, flat[i :: len(self.slots)]) for i, kind in enumerate(self.slots)) and (
+            self._short_enough(flat)
+        )
+
+    def _reduced(self, block: bytes, rows: int) -> bytes | None:
+        text = block[len(self.head) : -len(self.tail)]
+        for index, needle in enumerate(self.needles):
+            before = len(text)
+            text = text.replace(needle, _CODES[index : index + 1])
+            expected = rows if index else rows - 1
+            if before - len(text) != expected * (len(needle) - 1):
+                return None
+        return text
+
+    def _column(self, kind: str, values: list[bytes]) -> bool:
+        if kind == "any":
+            return True
+        if b"" in values:
+            return False
+        firsts = set(map(itemgetter(0), values))
+        if kind != "number":
+            return not firsts.difference(_INK) or all(map(_BEGINS_WITH_INK, values))
+        plain = b"".join(values).isdigit()
+        return plain and (0x30 not in firsts or all(map(_NO_LEADING_ZERO, values)))
+
+    def _short_enough(self, flat: list[bytes]) -> bool:
+        step = len(self.slots)
+        prompts = [flat[i::step] for i, kind in enumerate(self.slots) if kind == "prompt"]
+        longest = sum(max(map(len, values)) for values in prompts)
+        return longest <= self.limit
+
+
+_ONE_CODE = bytes(1 if byte in _CODES else byte for byte in range(256))
+_BEGINS_WITH_INK = re.compile(_LEAD).match
+_NO_LEADING_ZERO = re.compile(rb"0|[1-9][0-9]{0,400}").fullmatch
+
+
+def _escapes_right(text: bytes) -> bool:
+    """Whether every backslash in `text`, none of which escapes a backslash or quote, begins a right escape."""
+    if b"\\u" not in text:
+        return not _BAD_LETTER.search(text)
+    if _BAD_LETTER.search(text.replace(b"\\u", b"")):
+        return False
+    if b"\\ud" in text or b"\\uD" in text:
+        return not _BAD_UNICODE.search(text)
+    try:  # far faster than the pattern where every character is escaped; `\\/` is no escape of Python's
+        text.replace(b"\\/", b"/").decode("unicode_escape")
+    except UnicodeDecodeError:
+        return False
+    return True

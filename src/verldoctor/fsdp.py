@@ -1,0 +1,95 @@
+"""Checks how a training run shards its model: plain descriptions of FSDP, and verl's own configuration files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from verldoctor.bounded import Unreadable
+from verldoctor.fsdp_load import Config, is_override, load, overrides
+from verldoctor.saying import say
+from verldoctor.text import safe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from verldoctor.context import Context
+    from verldoctor.finding import Finding
+
+_SUFFIXES = {".yaml", ".yml", ".sh", ".json"}
+_FILES = 200  # of one folder; a configuration folder has a dozen
+_ARGUMENTS = "arguments"
+
+
+def check(paths: Sequence[Path], context: Context) -> list[Finding]:
+    """Findings about the configurations `paths`.
+
+    Args:
+        paths: files, folders of files, and Hydra overrides (`+a.b=c`), which change every file that is given, or are
+            judged over verl's own configuration where none is.
+        context: the pins that say what the stack cannot do, and the environment.
+    """
+    words = [str(path) for path in paths if _is_argument(path)]
+    changes = overrides(_ARGUMENTS, words)
+    files = [path for path in paths if not _is_argument(path)]
+    if words and not files:
+        return _judge(changes, context)
+    return [finding for path in files for finding in _judge_path(path, changes, context)]
+
+
+def _is_argument(path: Path) -> bool:
+    try:
+        return is_override(str(path)) and not path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _judge_path(path: Path, changes: Config, context: Context) -> Iterator[Finding]:
+    """Findings of one file; of a folder, those of the files in it that are configurations."""
+    try:
+        folder = path.is_dir()
+        files = sorted(p for p in path.iterdir() if p.suffix.lower() in _SUFFIXES)[:_FILES] if folder else [path]
+    except (OSError, ValueError) as error:
+        yield say("fsdp", "FSDP-UNREADABLE", path.name, measured=getattr(error, "strerror", None) or "no such file")
+        return
+    for file in files:
+        try:
+            config = _changed(load(file), changes)
+        except Unreadable as error:
+            yield say("fsdp", "FSDP-UNREADABLE", file.name, measured=error)
+            continue
+        yield from _judge(config, context, quiet=folder)
+
+
+def _changed(config: Config, changes: Config) -> Config:
+    """`config` with the overrides of the command line over it."""
+    if not changes.settings:
+        return config
+    kept = {key: value for key, value in config.settings.items() if not _replaced(key, changes)}
+    return replace(config, settings={**kept, **{k: s for k, s in changes.settings.items() if s.op != "~"}})
+
+
+def _replaced(key: str, changes: Config) -> bool:
+    """Whether an override sets or deletes `key` or something above it."""
+    return any(key == other or key.startswith(f"{other}.") for other in changes.settings)
+
+
+def _judge(config: Config, context: Context, *, quiet: bool = False) -> list[Finding]:
+    from verldoctor import fsdp_names, fsdp_plain, fsdp_training  # noqa: PLC0415 - only what an input needs is loaded
+
+    findings = list(fsdp_names.judge(config))
+    findings += [say("fsdp", "FSDP-REPEATED", place) for place in config.repeated[:5]]
+    if fsdp_training.recognises(config):
+        findings += fsdp_training.judge(config, context)
+    elif fsdp_plain.recognises(config):
+        findings += fsdp_plain.judge(config, context)
+    elif not quiet and not findings:
+        findings.append(say("fsdp", "FSDP-UNKNOWN", config.name, measured=_keys(config)))
+    return findings
+
+
+def _keys(config: Config) -> str:
+    """The first names at the top of `config`."""
+    tops = list(dict.fromkeys(key.partition(".")[0] for key in config.settings))
+    return safe(", ".join(tops[:5])) or "nothing"
