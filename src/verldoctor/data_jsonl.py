@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from verldoctor.data_rows import BYTES_PER_TOKEN, VALUE_CODES, Judge, Problem, encodable, kind
-from verldoctor.data_shape import Columns, Shape, shape_of
+from verldoctor.data_shape import Columns, Shape, shape_of, utf8
 from verldoctor.data_tally import Tally
 
 if TYPE_CHECKING:
@@ -83,23 +83,21 @@ class Scan:
         return self.tally
 
     def _block(self, block: bytes) -> None:
-        rows = block.count(b"\n")
-        text_right = _utf8(block)
-        if self._columns and text_right and self._columns.proves(block, rows):
+        if self._columns and (rows := self._columns.proves(block)):
             self._add(self._columns.shape.problems, rows)
             return
-        parsed = self.parsed
+        rows, text_right, parsed = block.count(b"\n"), utf8(block), self.parsed
         if text_right and len(max(block.split(b"\n"), key=len)) <= self.longest:
             self._matched(block)
         else:
             self._single(block, text_right=text_right)
-        if self.parsed - parsed <= rows // _SAMPLE and text_right:
+        if text_right and self.parsed - parsed <= rows // _SAMPLE:
             self._learn(block, rows)
 
     def _single(self, block: bytes, *, text_right: bool) -> None:
         """Judges lines one by one, because some are not UTF-8 or may hold a prompt that is too long."""
         for line in block.splitlines(keepends=True) if b"\r" not in block else _split(block):
-            if len(line) <= self.longest and (text_right or _utf8(line)):
+            if len(line) <= self.longest and (text_right or utf8(line)):
                 self._matched(line)
             else:
                 self._parse(line)
@@ -192,10 +190,3 @@ _LONG = json.JSONDecoder(parse_int=lambda digits: int(digits) if len(digits) < _
 def _split(block: bytes) -> list[bytes]:
     return [line + b"\n" for line in block.split(b"\n")[:-1]]
 
-
-def _utf8(block: bytes) -> bool:
-    try:
-        block.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True

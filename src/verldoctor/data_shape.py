@@ -44,6 +44,8 @@ _MOST_NEEDLES = 12
 _CODES = bytes(range(1, 9)) + bytes(range(14, 20))  # control bytes stand for needles: no valid JSON line holds any
 _MASK = b"~~"  # stands for an escaped backslash or quote inside a text
 _VISIBLE = bytes(range(0x20, 0x100))
+_SPARSE = 100  # bytes a backslash from which on a pattern that visits each is faster than two passes
+_BACKSLASH_OR_QUOTE = re.compile(rb'\\[\\"]')
 _BAD_LETTER = re.compile(rb"\\(?![/bfnrt])")
 _BAD_UNICODE = re.compile(
     rb"\\u(?![0-9a-cA-CefEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}"
@@ -177,52 +179,38 @@ class Columns:
         self.needles = [self.tail + self.head, *glue[1:-1]]
         self.usable = bool(self.slots) and len(self.needles) <= _MOST_NEEDLES
 
-    def proves(self, block: bytes, rows: int) -> bool:
-        """Whether all `rows` lines of `block` have this shape. False may also mean: not proven this way."""
-        block = block.replace(b"\r\n", b"\n") if b"\r\n" in block else block
+    def proves(self, block: bytes) -> int:
+        """How many lines `block` has, if all of them have this shape; 0 if that is not so or not proven this way."""
+        block = block.replace(b"\r\n", b"\n") if b"\r" in block else block
         if not (block.startswith(self.head) and block.endswith(self.tail)):
-            return False
-        text = self._reduced(block, rows)
-        if text is None:
-            return False
+            return 0
+        rows, text = self._reduced(block)
         if b"\\" in text:  # behind a backslash a needle would not be one: then a code follows it, no right escape
-            text = text.replace(b"\\\\", _MASK).replace(b'\\"', _MASK)
-        if b'"' in text or (b"\\" in text and not _escapes_right(text)):
-            return False
+            text = _masked(text)
+        if not rows or b'"' in text or (b"\\" in text and not _escapes_right(text)) or not utf8(text):
+            return 0
         order = bytes(_CODES[1 : len(self.slots)]) + _CODES[:1]
         if text.translate(None, _VISIBLE) != (order * rows)[:-1]:
-            return False
+            return 0
         flat = text.translate(_ONE_CODE).split(b"\x01")
-        return all(self._column(kind, flat[i :: len(self.slots)]) for i, kind in enumerate(self.slots)) and (
-            self._short_enough(flat)
-        )
+        columns = [flat[i :: len(self.slots)] for i in range(len(self.slots))]
+        right = all(map(_column_right, self.slots, columns))
+        return rows if right and self._short_enough(columns) else 0
 
-    def _reduced(self, block: bytes, rows: int) -> bytes | None:
-        text = block[len(self.head) : -len(self.tail)]
-        for index, needle in enumerate(self.needles):
-            before = len(text)
-            text = text.replace(needle, _CODES[index : index + 1])
-            expected = rows if index else rows - 1
-            if before - len(text) != expected * (len(needle) - 1):
-                return None
-        return text
+    def _reduced(self, block: bytes) -> tuple[int, bytes]:
+        """The number of rows and `block` with a code for each needle; 0 rows if they are not as many of each."""
+        parts = block[len(self.head) : -len(self.tail)].split(self.needles[0])
+        rows, text = len(parts), _CODES[:1].join(parts)
+        for index, needle in enumerate(self.needles[1:], 1):
+            parts = text.split(needle)
+            if len(parts) != rows + 1:
+                return 0, b""
+            text = _CODES[index : index + 1].join(parts)
+        return rows, text
 
-    def _column(self, kind: str, values: list[bytes]) -> bool:
-        if kind == "any":
-            return True
-        if b"" in values:
-            return False
-        firsts = set(map(itemgetter(0), values))
-        if kind != "number":
-            return not firsts.difference(_INK) or all(map(_BEGINS_WITH_INK, values))
-        plain = b"".join(values).isdigit()
-        return plain and (0x30 not in firsts or all(map(_NO_LEADING_ZERO, values)))
-
-    def _short_enough(self, flat: list[bytes]) -> bool:
-        step = len(self.slots)
-        prompts = [flat[i::step] for i, kind in enumerate(self.slots) if kind == "prompt"]
-        longest = sum(max(map(len, values)) for values in prompts)
-        return longest <= self.limit
+    def _short_enough(self, columns: list[list[bytes]]) -> bool:
+        prompts = [values for kind, values in zip(self.slots, columns, strict=True) if kind == "prompt"]
+        return sum(max(map(len, values)) for values in prompts) <= self.limit
 
 
 _ONE_CODE = bytes(1 if byte in _CODES else byte for byte in range(256))
@@ -230,16 +218,48 @@ _BEGINS_WITH_INK = re.compile(_LEAD).match
 _NO_LEADING_ZERO = re.compile(rb"0|[1-9][0-9]{0,400}").fullmatch
 
 
+def _column_right(kind: str, values: list[bytes]) -> bool:
+    """Whether all `values` fit a slot of this kind, escapes and controls apart."""
+    if kind == "any":
+        return True
+    if b"" in values:
+        return False
+    firsts = set(map(itemgetter(0), values))
+    if kind != "number":
+        return not firsts.difference(_INK) or all(map(_BEGINS_WITH_INK, values))
+    plain = b"".join(values).isdigit()
+    return plain and (0x30 not in firsts or all(map(_NO_LEADING_ZERO, values)))
+
+
+def _masked(text: bytes) -> bytes:
+    """`text` with harmless bytes for its escaped backslashes and quotes."""
+    if text.count(b"\\") * _SPARSE < len(text):
+        return _BACKSLASH_OR_QUOTE.sub(_MASK, text)
+    return text.replace(b"\\\\", _MASK).replace(b'\\"', _MASK)
+
+
+def utf8(text: bytes) -> bool:
+    """Whether `text` is UTF-8."""
+    try:
+        text.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def _escapes_right(text: bytes) -> bool:
     """Whether every backslash in `text`, none of which escapes a backslash or quote, begins a right escape."""
     if b"\\u" not in text:
         return not _BAD_LETTER.search(text)
-    if _BAD_LETTER.search(text.replace(b"\\u", b"")):
+    others = text.replace(b"\\u", b"")
+    if _BAD_LETTER.search(others):
         return False
-    if b"\\ud" in text or b"\\uD" in text:
-        return not _BAD_UNICODE.search(text)
-    try:  # far faster than the pattern where every character is escaped; `\\/` is no escape of Python's
-        text.replace(b"\\/", b"/").decode("unicode_escape")
+    if b"\\/" in others:  # no escape of Python's
+        text = text.replace(b"\\/", b"/")
+    try:  # far faster than the pattern where every character is escaped
+        text.decode("unicode_escape").encode("utf-8")
     except UnicodeDecodeError:
         return False
+    except UnicodeEncodeError:  # a surrogate, in a pair or alone
+        return not _BAD_UNICODE.search(text)
     return True

@@ -56,7 +56,7 @@ def _critic(training: Training) -> Iterator[Finding]:
     known = has("token_classification", kind, training.stack) if kind else None
     since = brought_by("token_classification", kind) if kind else None
     if known is False:
-        yield from training.say("FSDP-CRITIC", key, kind=kind, since=_later(since), right="grpo")
+        yield from training.say("FSDP-CRITIC", key, family=kind, since=_later(since), right="grpo")
     elif known is None:
         yield from training.say("FSDP-CRITIC-UNSURE", key, right="grpo")
 
@@ -72,7 +72,7 @@ def _reward_model(training: Training) -> Iterator[Finding]:
     kind = _type_of(training, "reward_model")
     if kind and has("token_classification", kind, training.stack) is False:
         since = brought_by("token_classification", kind)
-        yield from training.say("FSDP-REWARD-MODEL", key, kind=kind, since=_later(since), right="reward_model.enable: false")
+        yield from training.say("FSDP-REWARD-MODEL", key, family=kind, since=_later(since), right="reward_model.enable: false")
     if training.get("reward_model.model.input_tokenizer") is None:
         yield from training.say("FSDP-RM-TOKENIZER", "reward_model.model.input_tokenizer", right="the actor's model path")
     elif not training.on("data.return_raw_chat"):
