@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from verldoctor.data_rows import BYTES_PER_TOKEN, VALUE_CODES, Judge, Problem, encodable, kind
+from verldoctor.data_rows import BYTES_PER_TOKEN, VALUE_CODES, Judge, Problem, encodable
 from verldoctor.data_shape import Columns, Shape, shape_of, utf8
 from verldoctor.data_tally import Tally
 

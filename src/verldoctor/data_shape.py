@@ -41,11 +41,10 @@ _LITERALS = {"data_source", "role"}  # their values decide what is wrong, so the
 _STYLES = [(", ", ": "), (",", ":"), (", ", ":"), (",", ": ")]
 _MOST_TOKENS = 200
 _MOST_NEEDLES = 12
-_CODES = bytes(range(1, 9)) + bytes(range(14, 20))  # control bytes stand for needles: no valid JSON line holds any
-_MASK = b"~~"  # stands for an escaped backslash or quote inside a text
+_CODE = b"\x01"  # stands, with a letter, for a needle: no valid JSON line holds a control character
 _VISIBLE = bytes(range(0x20, 0x100))
 _SPARSE = 100  # bytes a backslash from which on a pattern that visits each is faster than two passes
-_BACKSLASH_OR_QUOTE = re.compile(rb'\\[\\"]')
+_RIGHT_ESCAPE = re.compile(_ESCAPE)
 _BAD_LETTER = re.compile(rb"\\(?![/bfnrt])")
 _BAD_UNICODE = re.compile(
     rb"\\u(?![0-9a-cA-CefEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}"
@@ -177,6 +176,7 @@ class Columns:
         glue = [bytes(token) for token in merged[::2] if isinstance(token, bytes)]
         self.head, self.tail = glue[0], glue[-1] + b"\n"
         self.needles = [self.tail + self.head, *glue[1:-1]]
+        self.letters = [bytes([0x41 + index]) for index in range(len(self.needles))]
         self.usable = bool(self.slots) and len(self.needles) <= _MOST_NEEDLES
 
     def proves(self, block: bytes) -> int:
@@ -185,27 +185,25 @@ class Columns:
         if not (block.startswith(self.head) and block.endswith(self.tail)):
             return 0
         rows, text = self._reduced(block)
-        if b"\\" in text:  # behind a backslash a needle would not be one: then a code follows it, no right escape
-            text = _masked(text)
-        if not rows or b'"' in text or (b"\\" in text and not _escapes_right(text)) or not utf8(text):
+        if not rows or not _strings_right(text) or not utf8(text):
             return 0
-        order = bytes(_CODES[1 : len(self.slots)]) + _CODES[:1]
-        if text.translate(None, _VISIBLE) != (order * rows)[:-1]:
-            return 0
-        flat = text.translate(_ONE_CODE).split(b"\x01")
-        columns = [flat[i :: len(self.slots)] for i in range(len(self.slots))]
-        right = all(map(_column_right, self.slots, columns))
+        if text.translate(None, _VISIBLE) != _CODE * (len(self.slots) * rows):
+            return 0  # a control character inside a text
+        flat = text.split(_CODE)
+        columns = [flat[i :: len(self.slots)] for i in range(1, len(self.slots) + 1)]
+        right = all(map(_column_right, self.slots, self.letters, columns))
         return rows if right and self._short_enough(columns) else 0
 
     def _reduced(self, block: bytes) -> tuple[int, bytes]:
-        """The number of rows and `block` with a code for each needle; 0 rows if they are not as many of each."""
+        """The number of rows and `block` with code and letter for each needle; 0 rows if not as many of each."""
         parts = block[len(self.head) : -len(self.tail)].split(self.needles[0])
-        rows, text = len(parts), _CODES[:1].join(parts)
-        for index, needle in enumerate(self.needles[1:], 1):
+        rows, mark = len(parts), _CODE + self.letters[0]
+        text = mark + mark.join(parts)
+        for letter, needle in zip(self.letters[1:], self.needles[1:], strict=True):
             parts = text.split(needle)
             if len(parts) != rows + 1:
                 return 0, b""
-            text = _CODES[index : index + 1].join(parts)
+            text = (_CODE + letter).join(parts)
         return rows, text
 
     def _short_enough(self, columns: list[list[bytes]]) -> bool:
@@ -213,29 +211,37 @@ class Columns:
         return sum(max(map(len, values)) for values in prompts) <= self.limit
 
 
-_ONE_CODE = bytes(1 if byte in _CODES else byte for byte in range(256))
-_BEGINS_WITH_INK = re.compile(_LEAD).match
-_NO_LEADING_ZERO = re.compile(rb"0|[1-9][0-9]{0,400}").fullmatch
+_BEGINS_WITH_INK = re.compile(rb"." + _LEAD).match
+_NO_LEADING_ZERO = re.compile(rb".(?:0|[1-9][0-9]{0,400})").fullmatch
 
 
-def _column_right(kind: str, values: list[bytes]) -> bool:
-    """Whether all `values` fit a slot of this kind, escapes and controls apart."""
+def _column_right(kind: str, letter: bytes, values: list[bytes]) -> bool:
+    """Whether all `values`, each behind its needle's letter, fit a slot of this kind, escapes and controls apart."""
+    if set(map(itemgetter(0), values)) != {letter[0]}:
+        return False  # a needle in a place where another one belongs
     if kind == "any":
         return True
-    if b"" in values:
+    if letter in values:
         return False
-    firsts = set(map(itemgetter(0), values))
+    firsts = set(map(itemgetter(1), values))
     if kind != "number":
         return not firsts.difference(_INK) or all(map(_BEGINS_WITH_INK, values))
-    plain = b"".join(values).isdigit()
+    plain = b"".join(values).replace(letter, b"").isdigit()
     return plain and (0x30 not in firsts or all(map(_NO_LEADING_ZERO, values)))
 
 
-def _masked(text: bytes) -> bytes:
-    """`text` with harmless bytes for its escaped backslashes and quotes."""
+def _strings_right(text: bytes) -> bool:
+    """Whether no quote is left but escaped ones, and every backslash begins a right escape.
+
+    Behind a backslash a needle would not be one: then its code follows the backslash, which is no right escape.
+    """
+    if b"\\" not in text:
+        return b'"' not in text
     if text.count(b"\\") * _SPARSE < len(text):
-        return _BACKSLASH_OR_QUOTE.sub(_MASK, text)
-    return text.replace(b"\\\\", _MASK).replace(b'\\"', _MASK)
+        rest = _RIGHT_ESCAPE.sub(b"", text)
+        return b"\\" not in rest and b'"' not in rest
+    rest = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    return b'"' not in rest and _escapes_right(rest)
 
 
 def utf8(text: bytes) -> bool:

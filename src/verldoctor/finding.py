@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -56,7 +56,7 @@ class Finding:
     fix: str
 
 
-@lru_cache(maxsize=None)
+@cache
 def rules(kind: str) -> dict[str, Rule]:
     """The rules of one kind (env, host, devices, fsdp, model, data, checkpoint), by code."""
     table = json.loads((_RULES / f"{kind}.json").read_text(encoding="utf-8"))

@@ -36,7 +36,7 @@ class Training:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """verl's own values by dotted key."""
+        """Verl's own values by dotted key."""
         values: dict[str, Any] = table("verl_defaults")[self.trainer]
         return values
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _TABLES = Path(__file__).with_name("tables")
 
 
-@lru_cache(maxsize=None)
+@cache
 def table(name: str) -> dict[str, Any]:
     """The data file tables/`name`.json."""
     loaded: dict[str, Any] = json.loads((_TABLES / f"{name}.json").read_text(encoding="utf-8"))

@@ -7,8 +7,9 @@ from concurrent import futures
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from verlstack import bases, compose, layer, oci, python_tree, store, tar
+from verlstack import compose, layer, oci, store, tar
 from verlstack import lock as locking
+from verlstack.base import bases, python_tree
 from verlstack.cache import atomic
 from verlstack.oci import Image, NamedBlob
 
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from verlstack.bases import Base
+    from verlstack.base.bases import Base
+    from verlstack.base.interpreter import Interpreter
     from verlstack.download import Artifact
-    from verlstack.interpreter import Interpreter
     from verlstack.layer import Compression
     from verlstack.lockfile import Lock
     from verlstack.pins import Stack

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
+    from verlstack.base.interpreter import Interpreter
     from verlstack.cache import Cache
-    from verlstack.interpreter import Interpreter
     from verlstack.layer import Compression
     from verlstack.lockfile import Lock
     from verlstack.progress import Progress

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Literal, Protocol
+from typing import IO, TYPE_CHECKING, Literal, Protocol, cast
 
 import zstandard
+from isal import igzip
 
 from verlstack import tar
 from verlstack.content import Reader
@@ -102,9 +104,11 @@ def arrange(entries: Iterable[tar.Entry]) -> list[tar.Entry]:
 
 def same(one: tar.Entry, other: tar.Entry) -> bool:
     """Whether two entries put the same thing at the same path."""
-    return (one.kind, one.mode, one.link, one.size) == (other.kind, other.mode, other.link, other.size) and (
-        fingerprint(one) == fingerprint(other)
-    )
+    return _facts(one) == _facts(other) and (fingerprint(one) == fingerprint(other))
+
+
+def _facts(entry: tar.Entry) -> tuple[object, ...]:
+    return entry.kind, entry.mode, entry.uid, entry.gid, entry.link, entry.size
 
 
 def fingerprint(entry: tar.Entry) -> str | None:
@@ -160,6 +164,22 @@ def write(
         progress(len(piece))
     emit(compressor.flush())
     return f"sha256:{raw.hexdigest()}", f"sha256:{packed.hexdigest()}", size, raw_size
+
+
+@contextlib.contextmanager
+def opened(blob: Path, kind: str) -> Iterator[IO[bytes]]:
+    """The uncompressed tar of a layer's blob; `kind` is the end of its media type: zstd, gzip, or anything for none."""
+    with blob.open("rb") as raw:
+        if kind == "gzip":
+            inflate = cast("Callable[..., IO[bytes]]", igzip.IGzipFile)  # a C extension without annotations
+            with inflate(fileobj=raw) as unpacked:
+                yield unpacked
+        elif kind == "zstd":
+            unpack = zstandard.ZstdDecompressor(max_window_size=1 << 31)
+            with unpack.stream_reader(raw, read_across_frames=True) as unpacked:
+                yield unpacked
+        else:
+            yield raw
 
 
 def stream(entries: Iterable[tar.Entry], *, epoch: int) -> Iterator[bytes]:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from packaging.tags import Tag
 
+    from verlstack.base.interpreter import Interpreter
     from verlstack.cache import Cache
     from verlstack.index import Index
-    from verlstack.interpreter import Interpreter
     from verlstack.pins import Stack
     from verlstack.resolve import Resolution
     from verlstack.workshop import Workshop

@@ -7,17 +7,15 @@ import shutil
 import tarfile
 import tempfile
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, cast
 
-import zstandard
-
-from verlstack import engine, oci, shell
+from verlstack import engine, layer, oci, shell
 from verlstack.cache import storage_errors
 from verlstack.compose import SMOKE_ROOT
 from verlstack.errors import ProofError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from verlstack.cache import Cache
     from verlstack.progress import Progress
@@ -79,7 +77,7 @@ def prove_unpacked(layout: Path, cache: Cache, progress: Progress) -> list[str]:
         progress.start("unpack", sum(x["size"] for x in manifest["layers"]))
         with storage_errors(root):
             for entry in manifest["layers"]:
-                _unpack(layout / "blobs" / "sha256" / entry["digest"].removeprefix("sha256:"), root)
+                _unpack(layout / oci.blob_path(entry["digest"]), entry["mediaType"], root)
                 progress.advance("unpack", entry["size"])
         progress.finish("unpack", f"{len(manifest['layers'])} layers")
         env = dict(pair.split("=", 1) for pair in config["config"]["Env"])
@@ -108,21 +106,24 @@ def _run(root: Path, uid: int, env: Mapping[str, str], layout: Path) -> str:
     return done.stdout.strip()
 
 
-def _unpack(blob: Path, root: Path) -> None:
-    """Lay one layer over `root`, with OCI whiteouts."""
-    with blob.open("rb") as raw, tarfile.open(fileobj=_decompressed(raw), mode="r|") as archive:
+def _unpack(blob: Path, media_type: str, root: Path) -> None:
+    """Lay one layer over `root`; its whiteouts concern the layers below alone (image-spec, "Whiteouts")."""
+    added: set[Path] = set()
+    with (
+        layer.opened(blob, media_type.rpartition("+")[2]) as raw,
+        tarfile.open(fileobj=cast("IO[bytes]", raw), mode="r|") as archive,
+    ):
         for member in archive:
-            folder, _, name = member.name.rpartition("/")
-            if name == ".wh..wh..opq":
-                for path in (root / folder).iterdir():
-                    _remove(path)
-            elif name.startswith(".wh."):
-                _remove(root / folder / name.removeprefix(".wh."))
+            target = root / member.name
+            if target.name == ".wh..wh..opq":
+                _remove({*target.parent.iterdir()} - added)
+            elif target.name.startswith(".wh."):
+                _remove({target.with_name(target.name.removeprefix(".wh."))} - added)
             else:
-                target = root / member.name
-                if not member.isdir() and (target.is_symlink() or target.exists()):
-                    _remove(target)
+                if not member.isdir():
+                    _remove({target})
                 archive.extract(member, root, filter=_inside, numeric_owner=True)
+                added.add(target)
 
 
 def _inside(member: tarfile.TarInfo, root: str) -> tarfile.TarInfo:
@@ -130,23 +131,12 @@ def _inside(member: tarfile.TarInfo, root: str) -> tarfile.TarInfo:
     return tarfile.tar_filter(member, root).replace(mode=member.mode, deep=False)
 
 
-def _decompressed(raw: IO[bytes]) -> Any:
-    magic = raw.read(4)
-    raw.seek(0)
-    if magic == b"\x28\xb5\x2f\xfd":  # RFC 8878
-        return zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(raw, read_across_frames=True)
-    if magic[:2] == b"\x1f\x8b":  # RFC 1952
-        import gzip  # noqa: PLC0415
-
-        return cast("IO[bytes]", gzip.GzipFile(fileobj=raw))
-    return raw
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _make_removable(root: Path) -> None:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from packaging.tags import Tag
 
+    from verlstack.base.interpreter import Interpreter
     from verlstack.cache import Cache
-    from verlstack.interpreter import Interpreter
     from verlstack.pins import Verl
 
 _GIT_PATIENCE = 60.0  # seconds for a shallow fetch of one commit; an unreachable host says no sooner

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from verlstack import fetch, index, interpreter
+from verlstack import fetch, index
+from verlstack.base import interpreter
 from verlstack.compose import Settings
 from verlstack.pins import FORMAT
 from verlstack.source import Builder
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
 
     from packaging.tags import Tag
 
+    from verlstack.base.interpreter import Interpreter
     from verlstack.cache import Cache
     from verlstack.download import Artifact
-    from verlstack.interpreter import Interpreter
     from verlstack.layer import Compression
     from verlstack.pins import Stack
     from verlstack.progress import Progress

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from verlstack import aptsources, bases, interpreter, layer, mmdebstrap, python_tree, shell
+from verlstack import layer, shell
+from verlstack.base import aptsources, bases, interpreter, mmdebstrap, python_tree
 from verlstack.cache import Cache
 from verlstack.errors import BaseImageError
 from verlstack.progress import Silent

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import zstandard
 
-from verlstack import reference
+from verlstack.base import reference
 
 DOCKER_GZIP = "application/vnd.docker.image.rootfs.diff.tar.gzip"
 OCI_ZSTD = "application/vnd.oci.image.layer.v1.tar+zstd"

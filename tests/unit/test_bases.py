@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from verlstack import aptsources, bases, debian, layer, pull, python_tree, registry
+from verlstack import layer
+from verlstack.base import aptsources, bases, debian, pull, python_tree, registry
+from verlstack.base.interpreter import Interpreter
 from verlstack.cache import Cache
 from verlstack.errors import BaseImageError, FetchError, HashMismatchError, UsageError
-from verlstack.interpreter import Interpreter
 from verlstack.progress import Silent
 
 FAST = layer.Compression(level=1, window_log=20, long_distance=False, library="1.5.7")

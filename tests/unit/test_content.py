@@ -7,8 +7,8 @@ import zlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.wheels import DEFLATED, STORED, deflate
 
+from support.wheels import DEFLATED, STORED, deflate
 from verlstack import content
 from verlstack.content import Inline, Member, OnDisk, Reader, Slice
 from verlstack.errors import StorageError, WheelError

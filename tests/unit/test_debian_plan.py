@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from verlstack import aptsources, basestore, debian, layer, mmdebstrap, rootfs, shell
+from verlstack import layer, shell
+from verlstack.base import aptsources, basestore, debian, mmdebstrap, rootfs
 from verlstack.cache import Cache
 from verlstack.content import Inline, Reader, Slice
 from verlstack.errors import BaseImageError, FetchError, StorageError

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from verlstack import elf, interpreter, python_tree, shell
+from verlstack import shell
+from verlstack.base import elf, interpreter, python_tree
 from verlstack.content import Reader
 from verlstack.errors import BaseImageError
 
@@ -252,7 +253,7 @@ def test_a_tree_without_a_standard_library_is_refused(tmp_path):
 
 
 def test_the_venv_skeleton():
-    entries = {entry.path: entry for entry in interpreter.venv_entries("/usr/local/bin", "3.10.13")}
+    entries = {entry.path: entry for entry in python_tree.venv_entries("/usr/local/bin", "3.10.13")}
     assert read(entries["opt/verl/pyvenv.cfg"]) == (
         b"home = /usr/local/bin\ninclude-system-site-packages = false\nversion = 3.10.13\n"
     )

@@ -9,8 +9,8 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
-from support.wheels import Wheel, deflate
 
+from support.wheels import Wheel, deflate
 from verlstack import content, layer, plan, tar, wheel
 from verlstack.content import Inline, Member, OnDisk, Slice
 from verlstack.errors import LockError, WheelError

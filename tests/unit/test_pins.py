@@ -4,9 +4,9 @@ import dataclasses
 import re
 
 import pytest
+
 from support import stacks
 from support.stacks import GONE, bent
-
 from verlstack import canonical, pins
 from verlstack.errors import PinsError, StorageError, UsageError, VerlstackError
 from verlstack.pins import Group

@@ -130,7 +130,7 @@ def test_python_loads_it_without_and_beside_its_source(tmp_path):
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader("gone", loader))
     loader.exec_module(module)
     assert module.value == [4, "doc"]
-    assert marshal.loads(pyc[16:]).co_filename == str(tmp_path / "gone.py")  # noqa: S302 - our own bytes
+    assert marshal.loads(pyc[16:]).co_filename == str(tmp_path / "gone.py")
 
 
 def test_the_source_is_not_looked_at_again(tmp_path):

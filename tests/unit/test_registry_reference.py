@@ -14,7 +14,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verlstack import imagescan, reference
+from verlstack.base import imagescan, reference
 from verlstack.errors import BaseImageError, UsageError
 
 DIGEST = "sha256:" + "ab" * 32

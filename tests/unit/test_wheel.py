@@ -8,8 +8,8 @@ import os
 import re
 
 import pytest
-from support.wheels import EXECUTABLE, HOSTILE, SYMLINK, Item, Wheel, change, record_hash, row
 
+from support.wheels import EXECUTABLE, HOSTILE, SYMLINK, Item, Wheel, change, record_hash, row
 from verlstack import plan, tar, wheel
 from verlstack.content import Inline, Reader
 from verlstack.errors import WheelError

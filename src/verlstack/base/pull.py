@@ -8,15 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from verlstack import aptsources, imagescan, layer
-from verlstack.basestore import load, save
+from verlstack import layer
+from verlstack.base import aptsources, imagescan
+from verlstack.base.basestore import load, save
 from verlstack.errors import BaseImageError, FetchError, HashMismatchError
 
 if TYPE_CHECKING:
+    from verlstack.base.reference import Reference
+    from verlstack.base.registry import Client
     from verlstack.cache import Cache
     from verlstack.progress import Progress
-    from verlstack.reference import Reference
-    from verlstack.registry import Client
 
 ARCHITECTURE = "amd64"
 _RECIPE = 1  # part of the cache key: raise it when the scan learns something new

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import posixpath
 import re
@@ -13,10 +12,10 @@ from typing import IO, TYPE_CHECKING, cast
 import zstandard
 from isal import igzip
 
+from verlstack import layer
 from verlstack.errors import BaseImageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 _CHUNK = 1 << 20  # bytes per read while draining
@@ -126,7 +125,7 @@ def lay(tree: Tree, blob: Path, kind: str) -> tuple[str, int]:
         BaseImageError: not a tar in this compression.
     """
     try:
-        with _opened(blob, kind) as stream:
+        with layer.opened(blob, kind) as stream:
             hashing = _Hashing(stream)
             _apply(tree, hashing)
             while hashing.read(_CHUNK):
@@ -134,21 +133,6 @@ def lay(tree: Tree, blob: Path, kind: str) -> tuple[str, int]:
     except (tarfile.TarError, zstandard.ZstdError, igzip.BadGzipFile, EOFError, OSError) as e:
         raise BaseImageError(f"a layer is no {kind} tar: {e}", where=str(blob), todo="use another image") from e
     return f"sha256:{hashing.digest.hexdigest()}", hashing.size
-
-
-@contextlib.contextmanager
-def _opened(blob: Path, kind: str) -> Iterator[IO[bytes]]:
-    with blob.open("rb") as raw:
-        if kind == "gzip":
-            inflate = cast("Callable[..., IO[bytes]]", igzip.IGzipFile)  # a C extension without annotations
-            with inflate(fileobj=raw) as stream:
-                yield stream
-        elif kind == "zstd":
-            unpack = zstandard.ZstdDecompressor(max_window_size=1 << 31)
-            with unpack.stream_reader(raw, read_across_frames=True) as stream:
-                yield stream
-        else:
-            yield raw
 
 
 def _apply(tree: Tree, hashing: _Hashing) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from verlstack.reference import Reference
+    from verlstack.base.reference import Reference
 
 MANIFEST_TYPES = (
     "application/vnd.oci.image.index.v1+json",

@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING
 
 from verlstack import shell
 from verlstack.errors import BaseImageError
-from verlstack.python_tree import debian_packages, layer_entries, shared_libraries, venv_entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-
-__all__ = ["Interpreter", "debian_packages", "find", "layer_entries", "shared_libraries", "venv_entries"]
 
 # Modules that torch, Ray and verl import at start-up; a Python built without one of their libraries lacks the module.
 _MUST_IMPORT = ("ssl", "ctypes", "sqlite3", "zlib", "bz2", "lzma")

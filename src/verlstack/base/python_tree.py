@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verlstack import elf, tar
+from verlstack import tar
+from verlstack.base import elf
 from verlstack.content import Inline, OnDisk
 from verlstack.errors import BaseImageError
 
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from verlstack import shell
+    from verlstack.base.interpreter import Interpreter
     from verlstack.content import Source
-    from verlstack.interpreter import Interpreter
 
 HOME = "/usr/local/bin"  # where the tree's interpreter stands in the image
 VENV = "/opt/verl"

@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from verlstack import aptsources, debian, pull, python_tree, reference, shell
+from verlstack import shell
+from verlstack.base import aptsources, debian, pull, python_tree, reference
+from verlstack.base.registry import Client
 from verlstack.errors import BaseImageError, FetchError, HashMismatchError, UsageError
-from verlstack.registry import Client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from verlstack import layer
+    from verlstack.base.interpreter import Interpreter
     from verlstack.cache import Cache
-    from verlstack.interpreter import Interpreter
     from verlstack.progress import Progress
 
 _FORMS = "write `debian`, `registry:HOST/REPOSITORY@sha256:…` or `auto`"

@@ -8,13 +8,14 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verlstack import aptsources, shell
+from verlstack import shell
+from verlstack.base import aptsources
 from verlstack.errors import BaseImageError, StorageError, VerlstackError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from verlstack.debian import Plan
+    from verlstack.base.debian import Plan
 
 _ETC_APT = Path("/etc/apt")
 _GID_MAP = Path("/proc/self/gid_map")

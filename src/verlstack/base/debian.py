@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verlstack import aptsources, layer, mmdebstrap, rootfs, shell
-from verlstack.basestore import load, save
+from verlstack import layer, shell
+from verlstack.base import aptsources, mmdebstrap, rootfs
+from verlstack.base.basestore import load, save
 from verlstack.cache import storage_errors
 from verlstack.errors import BaseImageError, FetchError
 
