@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tarfile
 import tempfile
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 from verlstack import engine, layer, oci, shell
 from verlstack.cache import storage_errors
@@ -109,10 +110,9 @@ def _run(root: Path, uid: int, env: Mapping[str, str], layout: Path) -> str:
 def _unpack(blob: Path, media_type: str, root: Path) -> None:
     """Lay one layer over `root`; its whiteouts concern the layers below alone (image-spec, "Whiteouts")."""
     added: set[Path] = set()
-    with (
-        layer.opened(blob, media_type.rpartition("+")[2]) as raw,
-        tarfile.open(fileobj=cast("IO[bytes]", raw), mode="r|") as archive,
-    ):
+    with contextlib.ExitStack() as stack:
+        raw: Any = stack.enter_context(layer.opened(blob, media_type.rpartition("+")[2]))  # typeshed wants more of it
+        archive = stack.enter_context(tarfile.open(fileobj=raw, mode="r|"))
         for member in archive:
             target = root / member.name
             if target.name == ".wh..wh..opq":
