@@ -1,13 +1,14 @@
 """Settings for every test: hypothesis without deadlines (a busy machine is no bug), and the same examples each time."""
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 settings.register_profile(
     "verlstack",
     deadline=None,
     derandomize=True,  # a red run is red for everybody; new examples come with new code
-    max_examples=60,
+    max_examples=40,
     database=None,
+    phases=[Phase.explicit, Phase.generate, Phase.shrink],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 settings.load_profile("verlstack")

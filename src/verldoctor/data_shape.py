@@ -240,8 +240,9 @@ def _strings_right(text: bytes) -> bool:
     if text.count(b"\\") * _SPARSE < len(text):
         rest = _RIGHT_ESCAPE.sub(b"", text)
         return b"\\" not in rest and b'"' not in rest
-    rest = text.replace(b"\\\\", b"").replace(b'\\"', b"")
-    return b'"' not in rest and _escapes_right(rest)
+    rest = text.replace(b"\\\\", b"")
+    rest = rest.replace(b'\\"', b"") if b'"' in rest else rest
+    return b'"' not in rest and (not _BAD_LETTER.search(rest) or _escapes_right(rest))
 
 
 def utf8(text: bytes) -> bool:
@@ -255,8 +256,6 @@ def utf8(text: bytes) -> bool:
 
 def _escapes_right(text: bytes) -> bool:
     """Whether every backslash in `text`, none of which escapes a backslash or quote, begins a right escape."""
-    if b"\\u" not in text:
-        return not _BAD_LETTER.search(text)
     others = text.replace(b"\\u", b"")
     if _BAD_LETTER.search(others):
         return False

@@ -72,9 +72,13 @@ def _reward_model(training: Training) -> Iterator[Finding]:
     kind = _type_of(training, "reward_model")
     if kind and has("token_classification", kind, training.stack) is False:
         since = brought_by("token_classification", kind)
-        yield from training.say("FSDP-REWARD-MODEL", key, family=kind, since=_later(since), right="reward_model.enable: false")
+        yield from training.say(
+            "FSDP-REWARD-MODEL", key, family=kind, since=_later(since), right="reward_model.enable: false"
+        )
     if training.get("reward_model.model.input_tokenizer") is None:
-        yield from training.say("FSDP-RM-TOKENIZER", "reward_model.model.input_tokenizer", right="the actor's model path")
+        yield from training.say(
+            "FSDP-RM-TOKENIZER", "reward_model.model.input_tokenizer", right="the actor's model path"
+        )
     elif not training.on("data.return_raw_chat"):
         yield from training.say("FSDP-RM-RAW-CHAT", "data.return_raw_chat", right="true")
 

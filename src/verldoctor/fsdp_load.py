@@ -115,9 +115,7 @@ def _script(name: str, text: str) -> Config:
     joined = re.sub(r"\\\r?\n", " ", text)
     words = [word for line in joined.splitlines() for word in _words(line)]
     entry = _ENTRY.search(text)
-    return overrides(
-        name, words, text=text, entry=entry[1] if entry else "", whole=_OWN_CONFIG.search(text) is None
-    )
+    return overrides(name, words, text=text, entry=entry[1] if entry else "", whole=_OWN_CONFIG.search(text) is None)
 
 
 def _words(line: str) -> list[str]:

@@ -14,7 +14,13 @@ if TYPE_CHECKING:
 
 # torch 2.3.1, torch/distributed/fsdp/api.py
 _STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
-_HINTS = {"zero3": "FULL_SHARD", "zero2": "SHARD_GRAD_OP", "ddp": "NO_SHARD", "hsdp": "HYBRID_SHARD", "full": "FULL_SHARD"}
+_HINTS = {
+    "zero3": "FULL_SHARD",
+    "zero2": "SHARD_GRAD_OP",
+    "ddp": "NO_SHARD",
+    "hsdp": "HYBRID_SHARD",
+    "full": "FULL_SHARD",
+}
 _PREFETCHES = ("BACKWARD_PRE", "BACKWARD_POST")
 _STATE_DICTS = ("FULL_STATE_DICT", "SHARDED_STATE_DICT", "LOCAL_STATE_DICT")
 _BACKENDS = ("nccl", "gloo", "mpi", "ucc")

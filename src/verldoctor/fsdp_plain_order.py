@@ -59,7 +59,9 @@ def _mixed(d: Description) -> bool:
 
 
 def _switched(value: Any) -> bool:
-    return value is True or (isinstance(value, int) and value > 0) or (isinstance(value, str) and value.lower() == "true")
+    return (
+        value is True or (isinstance(value, int) and value > 0) or (isinstance(value, str) and value.lower() == "true")
+    )
 
 
 def _apart(d: Description) -> bool:

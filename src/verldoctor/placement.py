@@ -37,7 +37,7 @@ def judge(table: Mapping[str, Any], total: int | None, nodes: int, subject: str)
     """Findings on `placement` (role to GPU ids) and `pools` (name to processes on each node) with `mapping`."""
     placed = groups(table)
     good = {role: ids for role, ids in placed.items() if ids and _valid(ids, total)}
-    for role in placed.keys() - good.keys():
+    for role in [role for role in placed if role not in good]:
         measured = safe(str(placed[role]) if placed[role] is not None else "no list of GPU numbers", 80)
         right = f"0 to {total - 1}" if total else "0, 1, ..."
         yield found("devices", "DEVICES-GROUP", subject, measured=measured, right=right, role=role)
@@ -84,7 +84,7 @@ def _pools(table: Mapping[str, Any], total: int | None, nodes: int, subject: str
         if not spec or min(spec) < 1:
             words = {
                 "measured": safe(spec, 60),
-                "right": "which is no list of numbers from 1 on, one for each node",
+                "right": "a number from 1 on for each node",
                 "role": name,
             }
             yield found("devices", "DEVICES-POOL", subject, **words)
@@ -92,7 +92,7 @@ def _pools(table: Mapping[str, Any], total: int | None, nodes: int, subject: str
     widest = max((max(spec, default=0) for spec in sizes.values()), default=0)
     if total is not None and (asked > total or widest > total // max(nodes, 1)):
         names = ", ".join(sizes)
-        right = f"and {total} are there on {nodes} node{'s' if nodes > 1 else ''}"
+        right = f"{total} on {nodes} node{'s' if nodes > 1 else ''}"
         yield found("devices", "DEVICES-POOL", subject, measured=asked, right=right, role=safe(names, 80))
     yield from _mapping(table.get("mapping"), sizes, subject)
 

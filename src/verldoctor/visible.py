@@ -85,6 +85,9 @@ def _form(entry: str) -> str:
 def _bad(value: str, entries: list[str], good: int, gpus: int | None, uuids: Sequence[str]) -> Finding:
     rule = _problem(entries[good], entries[0], gpus, uuids)
     fitting = [entry for entry in entries if not _problem(entry, entries[0], gpus, uuids)]
+    if _form(entries[0]) == "index" and gpus is not None:  # as many as were asked for, from those not named yet
+        unused = [str(n) for n in range(min(gpus, _ENTRIES)) if str(n) not in fitting]
+        fitting += unused[: len(entries) - len(fitting)]
     words = {
         "bad": safe(entries[good] or "an empty entry", 60),
         "gpus": _numbers(gpus)

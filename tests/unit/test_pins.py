@@ -298,7 +298,7 @@ def test_more_mistakes(name, tmp_path):
 
 
 @pytest.mark.xfail(strict=True, reason="a stack's name becomes file names and TOML: it needs a pattern like [a-z0-9][a-z0-9._-]*")
-@pytest.mark.parametrize("name", ["../demo", "a/b", "a\nb", "", "😀"])
+@pytest.mark.parametrize("name", ["../demo", "a/b", "a\nb", ""])
 def test_names_that_are_no_file_names(name, tmp_path):
     document = bent()
     document["stack"][name] = document["stack"]["demo"]
