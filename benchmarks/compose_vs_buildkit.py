@@ -79,7 +79,7 @@ class Bench:
             env=os.environ | {"VERLSTACK_CACHE": str(self.cache.root)},
             folders=[self.work],
         )
-        print(f"composed {name}: {cost.seconds:.1f} s, load before {cost.load:.1f}", flush=True)
+        print(f"composed {name}: {cost}", flush=True)
         return cost, json.loads(cost.stdout)
 
     def forget_layers(self) -> None:
@@ -103,9 +103,11 @@ def warm_cache(stack: str, work: Path) -> Cache:
     """A private cache with hard links to the user's wheels and bases: its layers can be thrown away at will."""
     own = Cache.from_environment(os.environ)
     common = ["--constraints", str(REPOSITORY / "constraints")]
-    for verb in (["fetch", stack], ["build", stack, "--base", "debian", "--dist", str(work / "prepared")]):
-        print(f"preparing: verlstack {verb[0]}", flush=True)
+    build = ["build", stack, "--base", "debian", "--dist", str(work / "prepared")]
+    for verb in (["fetch", stack], build, [*build, "--fast"]):  # a base is kept for each compression
+        print(f"preparing: verlstack {' '.join(verb)}", flush=True)
         measure.run([sys.executable, "-m", "verlstack", *verb, *common], env=os.environ, folders=[work])
+    shutil.rmtree(work / "prepared")
     private = Cache(work / "cache")
     for name in ("files", "built", "bases"):
         if (own.root / name).is_dir():
@@ -180,7 +182,7 @@ def measured(stack: str, work: Path, *, ours_only: bool) -> dict[str, Any]:
         requirements = REPOSITORY / "constraints" / f"{stack}.txt"
         layout = work / "default" / stack
         theirs, image_bytes = buildkit.build(lock, requirements, bench.cache, layout, work / "baseline")
-        print(f"BuildKit: {theirs.seconds:.1f} s, load before {theirs.load:.1f}", flush=True)
+        print(f"BuildKit: {theirs}, image {image_bytes / 1e9:.2f} GB", flush=True)
         bounds = [*compare(ours, theirs, image_bytes), *bounds]
         document["baseline"] = asdict(theirs) | {"bytes": image_bytes}
         del document["baseline"]["stdout"], document["baseline"]["memory"]  # the engine's memory is not in this tree

@@ -37,6 +37,11 @@ class Cost:
     memory: int
     load: float
 
+    def __str__(self) -> str:
+        """The numbers in a few words."""
+        disk, memory = f"{self.disk / 1e9:.2f} GB of disk", f"{self.memory / (1 << 20):.0f} MiB of memory"
+        return f"{self.seconds:.1f} s, {disk}, {memory} (load before: {self.load:.1f})"
+
 
 class FailedError(Exception):
     """A program ended with an error; the message holds its last lines."""

@@ -40,8 +40,8 @@ data_dir() { # the folder of the engine that runs or ran last since boot
 	[[ -L $run/data ]] && readlink "$run/data"
 }
 
-alive() { # PID PROGRAM: that process runs that file; a zombie has none, a recycled number another
-	[[ -n $1 && $(readlink "/proc/$1/exe" 2>/dev/null) == "$2" ]]
+alive() { # PID PROGRAM: that process runs that very file; a zombie runs none, a recycled number another
+	[[ -n $1 && /proc/$1/exe -ef $2 ]]
 }
 
 await_end() { # PID PROGRAM

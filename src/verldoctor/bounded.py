@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import stat
 from typing import TYPE_CHECKING, Any
@@ -60,9 +61,10 @@ def read_object(path: Path, limit: int) -> dict[str, Any]:
     Raises:
         Unreadable: as `read_text`, or not JSON, nested too deep, or not an object.
     """
-    text = read_text(path, limit)
+    if read_bytes(path, limit).startswith(codecs.BOM_UTF8):
+        raise Unreadable("starts with a byte order mark, which JSON readers refuse")
     try:
-        value = json.loads(text)
+        value = json.loads(read_text(path, limit))
     except RecursionError as error:
         raise Unreadable("JSON nested too deep") from error
     except ValueError as error:  # JSONDecodeError, and integers of more than 4300 digits

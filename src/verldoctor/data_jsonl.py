@@ -14,7 +14,7 @@ from verldoctor.data_tally import Tally
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-BLOCK = 1 << 20  # 256 KiB: stays in the processor's cache, and the regex engine's stack for it stays small
+BLOCK = 1 << 18  # 256 KiB: stays in the processor's cache, and the regex engine's stack for it stays small
 LONGEST_LINE = 4 << 20  # JSON of 4 MiB can become about 200 MB of Python objects; no prompt is that long
 _MOST_SHAPES = 16
 _MOST_LEARNINGS = 24
@@ -188,4 +188,3 @@ _LONG = json.JSONDecoder(parse_int=lambda digits: int(digits) if len(digits) < _
 
 def _split(block: bytes) -> list[bytes]:
     return [line + b"\n" for line in block.split(b"\n")[:-1]]
-

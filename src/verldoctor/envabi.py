@@ -22,6 +22,7 @@ _LIBRARIES = ("libc10.so", "libtorch_cpu.so", "libtorch_python.so", "libc10_cuda
               "libtorch_cuda_linalg.so", "libshm.so")  # fmt: skip
 _PACKAGES = ("flash_attn", "vllm", "xformers", "apex", "torchvision", "torchaudio", "deepspeed", "transformer_engine",
              "causal_conv1d", "mamba_ssm", "grouped_gemm", "torchao", "liger_kernel")  # fmt: skip
+Libraries = dict[str, elf.Library]  # by file name
 _MODULES = 64  # compiled modules looked at; a stack has under ten
 
 
@@ -54,8 +55,8 @@ def _other_python(name: str, python: tuple[int, int]) -> str:
     return f"cp{wanted}" if tag and tag[1] != wanted else ""
 
 
-def _torch_libraries(place: Path) -> dict[str, elf.Library]:
-    loaded: dict[str, elf.Library] = {}
+def _torch_libraries(place: Path) -> Libraries:
+    loaded: Libraries = {}
     for name in _LIBRARIES:
         try:
             loaded[name] = elf.load(place / "torch" / "lib" / name)
@@ -64,14 +65,14 @@ def _torch_libraries(place: Path) -> dict[str, elf.Library]:
     return loaded
 
 
-def _symbols(module: Path, package: str, libraries: dict[str, elf.Library], torch: str) -> Iterator[Finding]:
+def _symbols(module: Path, package: str, libraries: Libraries, torch: str) -> Iterator[Finding]:
     try:
         library = elf.load(module)
     except (OSError, ValueError):
         return  # an empty stand-in or a script: importing it says so itself
     yield from _glibc(module, library)
     asked = [name for name in library.needed if name.startswith(("libc10", "libtorch"))]
-    if not libraries or not asked:
+    if not libraries:
         return
     if absent := [name for name in asked if name not in libraries]:
         yield found("env", "ENV-LIB", safe(module), measured=safe(absent[0]), right=torch, package=package)

@@ -47,7 +47,7 @@ def judge_versions(versions: Mapping[str, str], subject: str) -> Iterator[Findin
     yield from _pairs(versions, subject)
     for name in table()["simulators"].split():
         if name in versions:
-            yield found("env", "ENV-SIMULATOR", f"{subject}: {name}" if subject else name)
+            yield found("env", "ENV-SIMULATOR", f"{subject}: {name}" if subject else name, name=name)
 
 
 def _twice(dists: list[Distribution]) -> Iterator[Finding]:
@@ -95,7 +95,7 @@ def _pairs(versions: Mapping[str, str], subject: str) -> Iterator[Finding]:
         if all(pair) and _in(pair[0], SpecifierSet(bad)) and _in(pair[1], SpecifierSet(when)):
             where = f"{subject}: {name}" if subject else name
             words = {"measured": safe(pair[0], 40), "other": f"{other} {safe(pair[1], 40)}", "right": right}
-            yield found("env", code, where, error=error, **words)
+            yield found("env", code, where, error=error, name=name, **words)
 
 
 def _in(version: str, bounds: Any) -> bool:

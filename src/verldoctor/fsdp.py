@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verldoctor.bounded import Unreadable
@@ -13,6 +12,7 @@ from verldoctor.text import safe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from verldoctor.context import Context
     from verldoctor.finding import Finding
@@ -67,7 +67,8 @@ def _changed(config: Config, changes: Config) -> Config:
     if not changes.settings:
         return config
     kept = {key: value for key, value in config.settings.items() if not _replaced(key, changes)}
-    return replace(config, settings={**kept, **{k: s for k, s in changes.settings.items() if s.op != "~"}})
+    new = {key: replace(setting, op="yaml") for key, setting in changes.settings.items() if setting.op != "~"}
+    return replace(config, settings={**kept, **new})
 
 
 def _replaced(key: str, changes: Config) -> bool:
@@ -84,7 +85,7 @@ def _judge(config: Config, context: Context, *, quiet: bool = False) -> list[Fin
         findings += fsdp_training.judge(config, context)
     elif fsdp_plain.recognises(config):
         findings += fsdp_plain.judge(config, context)
-    elif not quiet and not findings:
+    elif not (quiet or findings or config.entry):
         findings.append(say("fsdp", "FSDP-UNKNOWN", config.name, measured=_keys(config)))
     return findings
 

@@ -36,7 +36,8 @@ _STEPS = {
 }  # fmt: skip
 _DTYPES = {
     "bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16", "half": "fp16", "16": "fp16",
-    "fp32": "fp32", "float32": "fp32", "float": "fp32", "32": "fp32", "fp64": "fp64", "float64": "fp64", "double": "fp64",
+    "fp32": "fp32", "float32": "fp32", "float": "fp32", "32": "fp32",
+    "fp64": "fp64", "float64": "fp64", "double": "fp64",
     "fp8": "fp8", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8", "uint8": "uint8", "int8": "int8",
 }  # fmt: skip
 

@@ -39,10 +39,10 @@ def _key(training: Training, key: str, setting: Setting) -> Iterator[Finding]:
     there, known = _in_yaml(training, key), _known(training, key)
     if key.startswith("hydra."):
         return
-    if setting.op == "" and not there:
+    if setting.op == "" and not there and training.config.whole:
         guess = f"+{key}" if known else _guess(training, key)
         yield from training.say("FSDP-HYDRA-PLUS", key, measured=key, right=f"+{key}", guess=guess)
-    elif setting.op == "+" and there:
+    elif setting.op == "+" and there and training.config.whole:
         yield from training.say("FSDP-HYDRA-EXISTS", key, measured=f"+{key}", right=key)
     elif not known and setting.op != "~":
         yield from _ignored(training, key)

@@ -20,6 +20,9 @@ _NODES = 20_000  # visited, aliases again each time: stops "a billion laughs"
 _OVERRIDE = re.compile(r"(?P<op>\+{0,2}|~)(?P<key>[A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*)(?:=(?P<value>.*))?", re.DOTALL)
 _SCRIPTS = {".sh", ".bash", ".slurm", ".sbatch", ".txt", ".args", ""}
 _ENTRY = re.compile(r"verl\.trainer\.(main_ppo|fsdp_sft_trainer|main_generation|main_eval)\b")
+_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_VALUE = 500  # characters of a script's variable: a path; more could double at every line
 _OWN_CONFIG = re.compile(r"--config-(?:name|path|dir)\b")
 
 
@@ -113,9 +116,22 @@ def override_value(text: str) -> Any:
 def _script(name: str, text: str) -> Config:
     """Overrides in a launch script or in a file with one a line."""
     joined = re.sub(r"\\\r?\n", " ", text)
-    words = [word for line in joined.splitlines() for word in _words(line)]
+    words = _expanded([_words(line) for line in joined.splitlines()])
     entry = _ENTRY.search(text)
     return overrides(name, words, text=text, entry=entry[1] if entry else "", whole=_OWN_CONFIG.search(text) is None)
+
+
+def _expanded(lines: list[list[str]]) -> list[str]:
+    """The words of a script with its own plain variables put in; `$1`, `$HOME` and the like stay as they stand."""
+    variables: dict[str, str] = {}
+    words: list[str] = []
+    for line in lines:
+        known = [_VARIABLE.sub(lambda match: variables.get(match[1], match[0]), word) for word in line]
+        assigned = [match for match in map(_ASSIGNMENT.fullmatch, known) if match]
+        if len(assigned) == len([word for word in known if word != "export"]):
+            variables.update((match[1], match[2]) for match in assigned if len(match[2]) <= _VALUE)
+        words += known
+    return words
 
 
 def _words(line: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Checks a plain description of an FSDP set-up: the FSDP arguments, the order of the steps, what the model is made of."""
+"""Checks a plain description of an FSDP set-up: its arguments, the order of the steps, what the model is made of."""
 
 from __future__ import annotations
 

@@ -24,7 +24,9 @@ _BATCHES = {  # section: (deprecated key, key per GPU); ray_trainer.py, check_mu
 }
 _SECTIONS = {
     f"{_ACTOR}.fsdp_config": ("actor_rollout_ref.model.path", f"{_ACTOR}.fsdp_config.wrap_policy"),
-    "actor_rollout_ref.ref.fsdp_config": ("actor_rollout_ref.model.path", "actor_rollout_ref.ref.fsdp_config.wrap_policy"),
+    "actor_rollout_ref.ref.fsdp_config": (
+        "actor_rollout_ref.model.path", "actor_rollout_ref.ref.fsdp_config.wrap_policy",
+    ),
     "critic.model.fsdp_config": ("critic.model.path", "critic.model.fsdp_config.wrap_policy"),
     "reward_model.model.fsdp_config": ("reward_model.model.path", "reward_model.model.fsdp_config"),
 }  # fmt: skip

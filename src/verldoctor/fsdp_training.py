@@ -53,10 +53,11 @@ class Training:
         for _ in range(_INTERPOLATIONS):
             setting = self.config.settings.get(key)
             value = setting.value if setting else self.defaults.get(key)
-            if not (isinstance(value, str) and value.startswith("${") and value.endswith("}")):
+            inner = value[2:-1] if isinstance(value, str) and value.startswith("${") and value.endswith("}") else None
+            if inner is None or not (inner in self.config.settings or inner in self.defaults):
                 return value
-            key = value[2:-1]
-        return None
+            key = inner
+        return "$"  # goes round in circles
 
     def number(self, key: str) -> int | None:
         """The value of `key` if it is a whole number."""
@@ -74,9 +75,10 @@ class Training:
         return setting.where if setting else f"{self.config.name} {key} (verl's default)"
 
     def say(self, code: str, key: str, **words: object) -> Iterator[Finding]:
-        """The finding `code` about `key`, if that rule holds for the stack."""
-        if applies(code, self.stack):
-            words.setdefault("measured", self.get(key))
+        """The finding `code` about `key`, if that rule holds for the stack; none about a variable we cannot follow."""
+        value = self.get(key)
+        if applies(code, self.stack) and not (isinstance(value, str) and "$" in value):
+            words.setdefault("measured", value)
             yield say("fsdp", code, self.where(key), key=key, **pins(self.stack), **words)
 
 

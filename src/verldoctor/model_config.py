@@ -1,4 +1,4 @@
-"""Checks a config.json against the transformers release of the stack: does it load, and does it compute the same model."""
+"""Checks a config.json against the stack's transformers: does it load, and does it compute the same model."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _old_rope(rope: dict[str, Any]) -> bool:
 
 
 def _rope_parameters(folder: Folder) -> Iterator[Finding]:
-    """transformers 5 writes rope_parameters; older releases look for rope_theta and silently take their default."""
+    """Transformers 5 writes rope_parameters; older releases do not read it and take their default of rope_theta."""
     value = folder.config.get("rope_parameters")
     if (
         not isinstance(value, dict)

@@ -36,7 +36,7 @@ def _from_name(path: str) -> str:
 
 
 def wrap_problem(kind: str, name: str) -> str:
-    """Why FSDP cannot wrap class `name` in a model of type `kind`: the classes that are right; "" if it can or unknown."""
+    """The classes to wrap in a model of type `kind` if it has no class `name`; "" if it has, or that is not known."""
     modules = table("modules")
     known = modules["modules"].get(kind)
     if not known or name in known or name in modules_of_torch():

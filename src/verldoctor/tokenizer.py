@@ -1,4 +1,4 @@
-"""Checks a model folder's tokenizer: does it load on the stack, does it fit the model, and which defaults it would take."""
+"""Checks a model folder's tokenizer: does it load on the stack, does it fit the model, which defaults would it take."""
 
 from __future__ import annotations
 
@@ -45,7 +45,11 @@ def _class(folder: Folder, config: dict[str, Any]) -> Iterator[Finding]:
     elif isinstance(name, str) and name:
         tries = [has("tokenizer_class", each, folder.stack) for each in (f"{name.removesuffix('Fast')}Fast", name)]
         if tries == [False, False]:
-            yield from folder.say("MODEL-TOKENIZER-CLASS", _FILE, measured=name, right=_since(name))
+            since = brought_by("tokenizer_class", name)
+            note = f"; it came with transformers {since}" if since else ""
+            yield from folder.say(
+                "MODEL-TOKENIZER-CLASS", _FILE, measured=name, right="PreTrainedTokenizerFast", note=note
+            )
         else:
             yield from _foreign(folder, name)
 
@@ -53,11 +57,6 @@ def _class(folder: Folder, config: dict[str, Any]) -> Iterator[Finding]:
 def _remote(config: dict[str, Any]) -> bool:
     value = config.get("auto_map")
     return isinstance(value, list) or (isinstance(value, dict) and "AutoTokenizer" in value)
-
-
-def _since(name: str) -> str:
-    first = brought_by("tokenizer_class", name)
-    return f"PreTrainedTokenizerFast ({name} came with transformers {first})" if first else "PreTrainedTokenizerFast"
 
 
 def _foreign(folder: Folder, name: str) -> Iterator[Finding]:

@@ -14,6 +14,15 @@ if TYPE_CHECKING:
     from verldoctor.model_folder import Folder
 
 _SPECIAL = ("bos_token", "eos_token", "pad_token")
+_OWN_PAD = {
+    "gemma",
+    "gemma2",
+    "phi3",
+    "opt",
+    "olmo",
+    "cohere",
+    "jamba",
+}  # their configuration classes have a pad_token_id
 _SPARE = 1024  # rows of an embedding beyond the vocabulary that padding to multiples explains (Qwen2: 271 to 400)
 _SHARE = 0.05  # and what part of it: phi-2 has 1.8 %, DeepSeek 2.3 %, nothing public that fits has more
 
@@ -83,7 +92,8 @@ def _pad(folder: Folder, tokens: dict[str, str]) -> Iterator[Finding]:
     elif pad == eos:
         yield from folder.say("MODEL-PAD-EOS", file, measured=pad, right="a pad token of its own")
     place = "generation_config.json" if "generation_config.json" in folder.json else "config.json"
-    if place in folder.json and not _ids(folder.json[place].get("pad_token_id")):
+    own = place == "config.json" and folder.kind in _OWN_PAD
+    if place in folder.json and not own and not _ids(folder.json[place].get("pad_token_id")):
         yield from folder.say("MODEL-PAD-GENERATION", place, measured="none", right="pad_token_id")
 
 

@@ -1,4 +1,4 @@
-"""Says what holds on a stack: which version brought a name, and which rules apply to its pins; both are data in tables/."""
+"""Says what holds on a stack: which release brought a name, which rules apply to its pins; both are data in tables/."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _within(version: Version, bounds: tuple[str, ...]) -> bool:
 
 
 def applies(code: str, stack: Mapping[str, str]) -> bool:
-    """Whether the rule `code` was shown to hold for these pins; a rule without bounds in tables/limits.json always does.
+    """Whether rule `code` was shown to hold for these pins; one without bounds in tables/limits.json always does.
 
     A package that the stack does not have, or whose version cannot be read, leaves the rule out: nothing is said that
     nobody has shown.

@@ -19,6 +19,8 @@ from verlstack.fetch import fetch
 from verlstack.index import configured
 from verlstack.progress import Silent
 
+VERSION_HEADER = f'#define PY_VERSION  "{sys.version.split()[0]}"\n'.encode()
+
 
 @pytest.fixture(scope="session")
 def build_tools(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
@@ -42,7 +44,7 @@ def origin(tmp_path_factory: pytest.TempPathFactory, build_tools: dict[str, Path
         [(OCI_ZSTD, tarball(**{
             f"usr/local/bin/python{PYTHON}": b"elf",
             f"usr/local/include/python{PYTHON}/Python.h": b"",
-            f"usr/local/include/python{PYTHON}/patchlevel.h": f'#define PY_VERSION  "{sys.version.split()[0]}"\n'.encode(),
+            f"usr/local/include/python{PYTHON}/patchlevel.h": VERSION_HEADER,
             "usr/bin/gcc": b"elf",
             "etc/os-release": b'ID=debian\nVERSION_ID="12"\n',
         }))]

@@ -1,4 +1,4 @@
-"""Synthetic wheels, right and wrong in every way that the tests need; written byte by byte, so that nothing is refused."""
+"""Synthetic wheels, right and wrong in every way that the tests need, written byte by byte."""
 
 from __future__ import annotations
 

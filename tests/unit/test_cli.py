@@ -7,9 +7,9 @@ import types
 from pathlib import Path
 
 import pytest
-from support import stacks
 
 import verlstack
+from support import stacks
 from verlstack import cli, lockfile, pins
 from verlstack.download import Artifact
 from verlstack.errors import FetchError, UsageError, WheelError
@@ -102,7 +102,13 @@ def test_defaults_and_options(monkeypatch):
     verb(monkeypatch, "build", lambda arguments: seen.append(arguments) or 0)
     assert cli.main(["build"]) == 0
     assert cli.main(["build", "x", "--jobs", "3", "--offline", "--fast", "--output", "oci-archive", "--dist", "d"]) == 0
-    assert (seen[0].stack, seen[0].jobs, seen[0].offline, seen[0].base, seen[0].fast) == ("cu121", None, False, "auto", False)
+    assert (seen[0].stack, seen[0].jobs, seen[0].offline, seen[0].base, seen[0].fast) == (
+        "cu121",
+        None,
+        False,
+        "auto",
+        False,
+    )
     assert (seen[1].stack, seen[1].jobs, seen[1].offline, seen[1].fast) == ("x", 3, True, True)
     assert (seen[1].output, seen[1].dist) == ("oci-archive", Path("d"))
 
@@ -154,7 +160,9 @@ def checkout(tmp_path):
         layers=(Layer(name="six", packages=("six",), diff_id="sha256:0"),),
     )
     text = lockfile.render_requirements(lock.wheels, (built.source,), "demo")
-    for path, content in zip(lockfile.paths(folder, "demo"), (text, lockfile.render(lock, stack.checksum, text)), strict=True):
+    for path, content in zip(
+        lockfile.paths(folder, "demo"), (text, lockfile.render(lock, stack.checksum, text)), strict=True
+    ):
         path.write_text(content)
     for artifact in (wheel, built.source, lock.build_tools[0]):
         path = tmp_path / "cache/files" / artifact.sha256 / artifact.filename
@@ -216,7 +224,11 @@ def test_bars_on_a_terminal(checkout, monkeypatch):
 
     screen, kinds = Terminal(), []
     monkeypatch.setattr("sys.stderr", screen)
-    module(monkeypatch, "lock", lock=lambda _, shop: kinds.append(type(shop.progress).__name__) or failing(FetchError("x"))(0))
+    module(
+        monkeypatch,
+        "lock",
+        lock=lambda _, shop: kinds.append(type(shop.progress).__name__) or failing(FetchError("x"))(0),
+    )
     assert cli.main(["lock", "demo"]) == FetchError.exit_code
     assert kinds == ["Bars"]
     assert "verlstack: error: x" in screen.getvalue()

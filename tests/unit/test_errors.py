@@ -33,7 +33,7 @@ def test_all_are_found():
 def test_an_error_survives_a_process_boundary(where, todo):
     for kind in kinds():
         error = kind("it broke", where=where, todo=todo)
-        again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+        again = pickle.loads(pickle.dumps(error))
         assert type(again) is kind
         assert (again.what, again.where, again.todo) == ("it broke", where, todo)
         assert str(again) == str(error)

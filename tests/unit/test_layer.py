@@ -78,7 +78,7 @@ def test_the_same_entry_twice_is_kept_once():
 )
 def test_the_same_path_with_something_else(other):
     for pair in itertools.permutations([f("a"), other]):
-        with pytest.raises(WheelError, match="^/a is claimed twice"):
+        with pytest.raises(WheelError, match=r"^/a is claimed twice"):
             arrange(pair)
 
 

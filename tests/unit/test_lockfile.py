@@ -40,14 +40,21 @@ lock = st.builds(
     registry_base=st.none() | text,
     wheels=st.lists(artifact, min_size=1, max_size=3, unique_by=lambda a: a.project).map(tuple),
     built=st.lists(
-        st.builds(Built, source=artifact.map(lambda a: dataclasses.replace(a, project=f"{a.project}-src")), wheel=text, wheel_sha256=sha256),
+        st.builds(
+            Built,
+            source=artifact.map(lambda a: dataclasses.replace(a, project=f"{a.project}-src")),
+            wheel=text,
+            wheel_sha256=sha256,
+        ),
         min_size=1,
         max_size=2,
         unique_by=lambda b: b.source.project,
     ).map(tuple),
     build_tools=st.lists(artifact, min_size=1, max_size=2).map(tuple),
     layers=st.lists(
-        st.builds(Layer, name=text, packages=st.lists(name, max_size=3).map(tuple), diff_id=text), min_size=1, max_size=3
+        st.builds(Layer, name=text, packages=st.lists(name, max_size=3).map(tuple), diff_id=text),
+        min_size=1,
+        max_size=3,
     ).map(tuple),
 )
 
@@ -67,8 +74,13 @@ SMALL = Lock(
             wheel_sha256="c" * 64,
         ),
     ),
-    build_tools=(Artifact(project="pip", version="25.0", filename="pip-25.0-py3-none-any.whl", sha256="d" * 64, size=9),),
-    layers=(Layer(name="libs", packages=("six",), diff_id="sha256:" + "e" * 64), Layer(name="smoke", packages=(), diff_id="x")),
+    build_tools=(
+        Artifact(project="pip", version="25.0", filename="pip-25.0-py3-none-any.whl", sha256="d" * 64, size=9),
+    ),
+    layers=(
+        Layer(name="libs", packages=("six",), diff_id="sha256:" + "e" * 64),
+        Layer(name="smoke", packages=(), diff_id="x"),
+    ),
 )
 
 
@@ -127,7 +139,9 @@ def test_the_files_are_what_they_are():
 
 
 def test_requirements_are_sorted_whatever_the_order():
-    wheels = tuple(Artifact(project=p, version="1", filename=p, sha256="a" * 64, size=1) for p in ("b", "a", "c-d", "c"))
+    wheels = tuple(
+        Artifact(project=p, version="1", filename=p, sha256="a" * 64, size=1) for p in ("b", "a", "c-d", "c")
+    )
     assert render_requirements(wheels, (), "x") == render_requirements(wheels[2:], wheels[:2], "x")
 
 
@@ -152,7 +166,11 @@ def test_missing(tmp_path, missing):
 
 def test_stale(tmp_path):
     write(tmp_path)
-    refused(tmp_path, "the lock of demo is stale: its pins have changed", types.SimpleNamespace(name="demo", checksum="2" * 64))
+    refused(
+        tmp_path,
+        "the lock of demo is stale: its pins have changed",
+        types.SimpleNamespace(name="demo", checksum="2" * 64),
+    )
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -262,7 +280,9 @@ def test_a_requirement_without_a_hash(tmp_path):
 # -- bugs found while these tests were written; each mark goes when its fix comes ------------------------------------
 
 
-@pytest.mark.xfail(strict=True, reason="_pairs: JSON writes surrogate pairs, TOML wants one \\U escape or the character itself")
+@pytest.mark.xfail(
+    strict=True, reason="_pairs: JSON writes surrogate pairs, TOML wants one \\U escape or the character itself"
+)
 def test_characters_outside_the_basic_plane(tmp_path):
     write(tmp_path, dataclasses.replace(SMALL, registry_base="😀"))
     assert lockfile.load(tmp_path, STACK).registry_base == "😀"

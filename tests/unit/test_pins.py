@@ -70,7 +70,10 @@ WRONG = {
     "no why": (bent(stack__demo__requires__torch={"bound": "==2"}), r"requires\.torch .*carries its reason"),
     "empty why": (bent(stack__demo__requires__torch={"bound": "==2", "why": ""}), r"requires\.torch .*its reason"),
     "bound is a number": (bent(stack__demo__requires__torch={"bound": 2, "why": "x"}), r"requires\.torch must be"),
-    "bad bound": (bent(stack__demo__requires__torch={"bound": "=2", "why": "x"}), "requires: torch=2 is no requirement"),
+    "bad bound": (
+        bent(stack__demo__requires__torch={"bound": "=2", "why": "x"}),
+        "requires: torch=2 is no requirement",
+    ),
     "bad name": (
         bent(stack__demo__requires={"to rch": {"bound": "==2", "why": "x"}}),
         "requires: to rch==2 is no requirement",
@@ -141,7 +144,8 @@ def test_a_mistake_is_named_by_its_key(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("asked", "answer"), [("dmeo", "did you mean 'demo'?"), ("demo2", "did you mean 'demo'?"), ("x", "add [stack.x] there")]
+    ("asked", "answer"),
+    [("dmeo", "did you mean 'demo'?"), ("demo2", "did you mean 'demo'?"), ("x", "add [stack.x] there")],
 )
 def test_an_unknown_stack(asked, answer, tmp_path):
     with pytest.raises(UsageError) as e:
@@ -201,7 +205,9 @@ CHANGES = {
     "heavy": bent(layers__heavy_bytes=1001),
     "group name": bent(layers__group__1__name="rest"),
     "group glob": bent(layers__group__0__packages=["google-*"]),
-    "group order": bent(layers__group=[{"name": "libs", "packages": ["*"]}, {"name": "cloud", "packages": ["google-*", "grpcio"]}]),
+    "group order": bent(
+        layers__group=[{"name": "libs", "packages": ["*"]}, {"name": "cloud", "packages": ["google-*", "grpcio"]}]
+    ),
     "epoch": bent(image__epoch=1),
     "level": bent(image__compression__level=4),
     "window": bent(image__compression__window_log=21),
@@ -221,7 +227,18 @@ def test_every_field_is_tried():
     """A field added to Stack must be added to CHANGES too."""
     fields = {f.name for f in dataclasses.fields(pins.Stack)}
     assert fields == {
-        *("name", "title", "python", "cuda", "platform", "registry_base", "requires", "build_tools", "verl", "environment"),
+        *(
+            "name",
+            "title",
+            "python",
+            "cuda",
+            "platform",
+            "registry_base",
+            "requires",
+            "build_tools",
+            "verl",
+            "environment",
+        ),
         *("left_out", "debian_packages", "heavy_bytes", "groups", "epoch", "compression", "fast_level"),
     }
 
@@ -262,7 +279,9 @@ CRASHES = {
 }
 
 
-@pytest.mark.xfail(strict=True, reason="pins._read/_stack/_get: a value where a table belongs ends in TypeError/AttributeError")
+@pytest.mark.xfail(
+    strict=True, reason="pins._read/_stack/_get: a value where a table belongs ends in TypeError/AttributeError"
+)
 @pytest.mark.parametrize("name", CRASHES)
 def test_a_value_where_a_table_belongs(name, tmp_path):
     with pytest.raises(VerlstackError):
@@ -297,7 +316,9 @@ def test_more_mistakes(name, tmp_path):
         load(tmp_path, ACCEPTED[name])
 
 
-@pytest.mark.xfail(strict=True, reason="a stack's name becomes file names and TOML: it needs a pattern like [a-z0-9][a-z0-9._-]*")
+@pytest.mark.xfail(
+    strict=True, reason="a stack's name becomes file names and TOML: it needs a pattern like [a-z0-9][a-z0-9._-]*"
+)
 @pytest.mark.parametrize("name", ["../demo", "a/b", "a\nb", ""])
 def test_names_that_are_no_file_names(name, tmp_path):
     document = bent()

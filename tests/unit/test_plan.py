@@ -34,26 +34,28 @@ def test_the_order_is_that_of_packaging(monkeypatch):
 
 @pytest.mark.parametrize(
     ("better", "worse"),
-    list(itertools.pairwise(
-        [
-            "x-1-cp310-cp310-manylinux_2_35_x86_64.whl",
-            "x-1-cp310-cp310-manylinux_2_28_x86_64.whl",
-            "x-1-cp310-cp310-manylinux_2_17_x86_64.whl",
-            "x-1-cp310-cp310-manylinux2014_x86_64.whl",
-            "x-1-cp310-cp310-manylinux2010_x86_64.whl",
-            "x-1-cp310-cp310-manylinux1_x86_64.whl",
-            "x-1-cp310-cp310-linux_x86_64.whl",
-            "x-1-cp310-abi3-manylinux2014_x86_64.whl",
-            "x-1-cp310-none-manylinux2014_x86_64.whl",
-            "x-1-cp38-abi3-manylinux2014_x86_64.whl",
-            "x-1-cp36-abi3-manylinux2014_x86_64.whl",
-            "x-1-py3-none-manylinux2014_x86_64.whl",
-            "x-1-cp310-none-any.whl",
-            "x-1-py310-none-any.whl",
-            "x-1-py3-none-any.whl",
-            "x-1-py39-none-any.whl",
-        ]
-    )),
+    list(
+        itertools.pairwise(
+            [
+                "x-1-cp310-cp310-manylinux_2_35_x86_64.whl",
+                "x-1-cp310-cp310-manylinux_2_28_x86_64.whl",
+                "x-1-cp310-cp310-manylinux_2_17_x86_64.whl",
+                "x-1-cp310-cp310-manylinux2014_x86_64.whl",
+                "x-1-cp310-cp310-manylinux2010_x86_64.whl",
+                "x-1-cp310-cp310-manylinux1_x86_64.whl",
+                "x-1-cp310-cp310-linux_x86_64.whl",
+                "x-1-cp310-abi3-manylinux2014_x86_64.whl",
+                "x-1-cp310-none-manylinux2014_x86_64.whl",
+                "x-1-cp38-abi3-manylinux2014_x86_64.whl",
+                "x-1-cp36-abi3-manylinux2014_x86_64.whl",
+                "x-1-py3-none-manylinux2014_x86_64.whl",
+                "x-1-cp310-none-any.whl",
+                "x-1-py310-none-any.whl",
+                "x-1-py3-none-any.whl",
+                "x-1-py39-none-any.whl",
+            ]
+        )
+    ),
 )
 def test_better_wheels_come_first(better, worse):
     assert rank(better) < rank(worse)
@@ -160,7 +162,9 @@ def test_a_package_that_no_group_takes():
     assert '"*"' in e.value.todo
 
 
-@pytest.mark.xfail(strict=True, reason="a group named like a package gives two layers of one name; check_diff_ids goes by name")
+@pytest.mark.xfail(
+    strict=True, reason="a group named like a package gives two layers of one name; check_diff_ids goes by name"
+)
 @pytest.mark.parametrize("name", ["torch", plan.VERL_LAYER, plan.SMOKE_LAYER])
 def test_layer_names_are_unique(name):
     with pytest.raises(PinsError):

@@ -78,8 +78,26 @@ def test_plain_marshal_would_differ():
 
 def test_same_bytes_whatever_else_the_process_holds():
     first = compile_source(SOURCE, PATH)
-    words = ["alpha", "beta", "gamma", "delta", "inner", "cell", "name", "Thing", "other", "system", "Ordered", "method"]
-    held = [[sys.intern(word) for word in words], everything(compile(SOURCE, PATH, "exec")), "text with blanks", b"bytes"]
+    words = [
+        "alpha",
+        "beta",
+        "gamma",
+        "delta",
+        "inner",
+        "cell",
+        "name",
+        "Thing",
+        "other",
+        "system",
+        "Ordered",
+        "method",
+    ]
+    held = [
+        [sys.intern(word) for word in words],
+        everything(compile(SOURCE, PATH, "exec")),
+        "text with blanks",
+        b"bytes",
+    ]
     assert compile_source(SOURCE, PATH) == first
     names = types.SimpleNamespace(**dict.fromkeys(words, PATH))
     assert compile_source(SOURCE, PATH) == first
@@ -123,7 +141,8 @@ def test_header_says_unchecked_hash():
 
 
 def test_python_loads_it_without_and_beside_its_source(tmp_path):
-    source = b"import math\nclass A:\n    'doc'\n    def f(self, x=3): return [math.floor(x), self.__doc__]\nvalue = A().f(4.5)\n"
+    source = b"import math\nclass A:\n    'doc'\n"
+    source += b"    def f(self, x=3): return [math.floor(x), self.__doc__]\nvalue = A().f(4.5)\n"
     pyc = compile_source(source, str(tmp_path / "gone.py"))
     (tmp_path / "gone.pyc").write_bytes(pyc)
     loader = importlib.machinery.SourcelessFileLoader("gone", str(tmp_path / "gone.pyc"))
@@ -162,7 +181,9 @@ def test_what_does_not_compile_has_no_bytecode(source):
     assert compile_source(source, "/x.py") == b""
 
 
-@pytest.mark.parametrize("source", [b"", b"# only a comment\n", b"\xef\xbb\xbfx = 1\n", "# coding: latin-1\nx = 'é'\n".encode("latin-1")])
+@pytest.mark.parametrize(
+    "source", [b"", b"# only a comment\n", b"\xef\xbb\xbfx = 1\n", "# coding: latin-1\nx = 'é'\n".encode("latin-1")]
+)
 def test_what_compiles_has(source):
     assert compile_source(source, "/x.py")
 
@@ -177,7 +198,9 @@ def test_sets_ordered_by_address_get_no_bytecode(test):
     assert compile_source(b"class A:\n    " + source.replace(b"\n", b"\n    "), "/x.py") == b""  # however deep
 
 
-@pytest.mark.parametrize("test", [b"x in {1, 2}", b"x in {'a', b'b', (1, 2)}", b"x in (None, 1)", b"x in {None: 1}", b"x == {None}"])
+@pytest.mark.parametrize(
+    "test", [b"x in {1, 2}", b"x in {'a', b'b', (1, 2)}", b"x in (None, 1)", b"x in {None: 1}", b"x == {None}"]
+)
 def test_other_sets_do(test):
     assert compile_source(b"def f(x):\n    return " + test + b"\n", "/x.py")
 

@@ -104,13 +104,15 @@ def test_escaped_names():
 
 def test_a_name_beside_the_address():
     text = pylock(("x", "1", [], None)) + (
-        f'wheels = [{{ name = "x-1-py3-none-any.whl", url = "https://files.invalid/1", hashes = {{ sha256 = "{SHA}" }} }}]\n'
+        f'wheels = [{{ name = "x-1-py3-none-any.whl", url = "https://files.invalid", hashes = {{ sha256 = "{SHA}" }} }}]\n'
     )
     assert ask(Uv(text)).wheels[0].filename == "x-1-py3-none-any.whl"
 
 
 def test_only_a_source_archive():
-    found = ask(Uv(pylock(("antlr", "4.9", [], file("antlr-4.9.tar.gz")), ("six", "1", [file("six-1-py3-none-any.whl")], None))))
+    found = ask(
+        Uv(pylock(("antlr", "4.9", [], file("antlr-4.9.tar.gz")), ("six", "1", [file("six-1-py3-none-any.whl")], None)))
+    )
     assert [a.filename for a in found.sdists] == ["antlr-4.9.tar.gz"]
     assert [a.filename for a in found.wheels] == ["six-1-py3-none-any.whl"]
 
@@ -129,8 +131,7 @@ def test_nothing_fits(wheels):
 @pytest.mark.parametrize(
     "stderr",
     [
-        "error: Request failed after 3 retries\n  Caused by: Failed to fetch: `https://index.invalid/simple/six/`\n"
-        "  Caused by: error sending request for url",
+        "error: Failed to fetch: `https://index.invalid/six/`\n  Caused by: error sending request for url",
         "  Caused by: dns error: failed to lookup address information",
         "  Caused by: tcp connect error: Connection refused (os error 111)",
         "  Caused by: operation timed out",
@@ -147,8 +148,7 @@ def test_a_bad_network(stderr):
 @pytest.mark.parametrize(
     "stderr",
     [
-        "  × No solution found when resolving dependencies:\n  ╰─▶ Because you require torch==2.3.1 and torch==2.3.0, "
-        "we can conclude that your requirements are unsatisfiable.",
+        "  × No solution found:\n  ╰─▶ Because you require torch==2.3.1 and torch==2.3.0, ... are unsatisfiable.",
         "  ╰─▶ Because there is no version of torch==99 and you require torch==99, we can conclude that ...",
         "  ╰─▶ Because nosuch was not found in the package registry and you require nosuch, ...",
     ],
@@ -168,7 +168,9 @@ def test_words_on_stdout_are_passed_on_too():
 # -- bugs found while these tests were written; each mark goes when its fix comes ------------------------------------
 
 
-@pytest.mark.xfail(strict=True, raises=KeyError, reason="_choose: file['hashes']['sha256'] without a sha256 is a traceback")
+@pytest.mark.xfail(
+    strict=True, raises=KeyError, reason="_choose: file['hashes']['sha256'] without a sha256 is a traceback"
+)
 @pytest.mark.parametrize("hashes", ['hashes = { sha512 = "ab" }', "size = 3"])
 def test_a_missing_hash(hashes):
     text = pylock(("x", "1.0", [], None)) + (
@@ -178,13 +180,20 @@ def test_a_missing_hash(hashes):
         ask(Uv(text))
 
 
-@pytest.mark.xfail(strict=True, reason="_choose compares names as text, so build 1 beats build 2; the higher build tag should win")
+@pytest.mark.xfail(
+    strict=True, reason="_choose compares names as text, so build 1 beats build 2; the higher build tag should win"
+)
 def test_the_higher_build_number():
     names = ["x-1.0-1-py3-none-any.whl", "x-1.0-2-py3-none-any.whl"]
     assert chosen(*names) == names[1]
 
 
-@pytest.mark.xfail(strict=True, raises=KeyError, reason="_filename: a file of a local index (uv writes path, not url) is a traceback")
+@pytest.mark.xfail(
+    strict=True, raises=KeyError, reason="_filename: a file of a local index (uv writes path, not url) is a traceback"
+)
 def test_a_local_index():
-    text = pylock(("x", "1.0", [], None)) + f'wheels = [{{ path = "dir/x-1.0-py3-none-any.whl", hashes = {{ sha256 = "{SHA}" }} }}]\n'
+    text = (
+        pylock(("x", "1.0", [], None))
+        + f'wheels = [{{ path = "dir/x-1.0-py3-none-any.whl", hashes = {{ sha256 = "{SHA}" }} }}]\n'
+    )
     assert ask(Uv(text)).wheels[0].filename == "x-1.0-py3-none-any.whl"

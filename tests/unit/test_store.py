@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from support.wheels import Wheel
 
+from support.wheels import Wheel
 from verlstack import compose, layer, plan, store, tar, wheel
 from verlstack.cache import Cache
 from verlstack.content import Inline
@@ -36,7 +36,9 @@ def cache(tmp_path):
 def job(*paths, entries=(), **changes):
     fields = {
         "name": "libs",
-        "wheels": tuple(sorted(((p, hashlib.sha256(p.read_bytes()).hexdigest()) for p in paths), key=lambda w: w[0].name)),
+        "wheels": tuple(
+            sorted(((p, hashlib.sha256(p.read_bytes()).hexdigest()) for p in paths), key=lambda w: w[0].name)
+        ),
         "entries": entries,
         "venv": wheel.Venv(root="opt/verl", python="3.10"),
         "format": 1,
@@ -121,7 +123,9 @@ def test_a_layer_is_built_once_and_then_found(tmp_path, cache):
 
 
 def test_the_layer_holds_the_wheel_its_bytecode_and_its_record(tmp_path, cache):
-    built = build(job(Wheel().write(tmp_path), entries=(f("opt/more.py", b"x = 1\n"), tar.symlink("opt/l", "more.py"))), cache)
+    built = build(
+        job(Wheel().write(tmp_path), entries=(f("opt/more.py", b"x = 1\n"), tar.symlink("opt/l", "more.py"))), cache
+    )
     data = zstandard.ZstdDecompressor().decompressobj().decompress(built.blob.path.read_bytes())
     assert built.blob.diff_id == f"sha256:{hashlib.sha256(data).hexdigest()}"
     assert {p for p in built.claims if "dist-info" not in p} == {
@@ -144,7 +148,9 @@ DAMAGE = {
     "json null": lambda blob, meta: rewrite(meta, b"null"),
     "json without blob": lambda blob, meta: rewrite(meta, b"{}"),
     "json with other fields": lambda blob, meta: rewrite(meta, b'{"blob": {"extra": 1}, "claims": {}}'),
-    "other digest": lambda blob, meta: rewrite(meta, meta.read_bytes().replace(b'"digest":"sha256:', b'"digest":"sha256:0')),
+    "other digest": lambda blob, meta: rewrite(
+        meta, meta.read_bytes().replace(b'"digest":"sha256:', b'"digest":"sha256:0')
+    ),
 }
 
 
@@ -301,7 +307,10 @@ def test_diff_ids_are_compared_with_the_lock():
     lock = types.SimpleNamespace(stack="demo", recorded_with="3.10.13", layers=layers)
     compose.check_diff_ids(lock, [finished("one"), finished("two")], "3.10.13")
     layers[1].diff_id = "sha256:other"
-    for python, cause in (("3.10.13", "sources of this layer"), ("3.10.9", "compiled by Python 3.10.9, the lock was recorded")):
+    for python, cause in (
+        ("3.10.13", "sources of this layer"),
+        ("3.10.9", "compiled by Python 3.10.9, the lock was recorded"),
+    ):
         with pytest.raises(LockError, match="layer two has diff_id sha256:two, the lock expects sha256:other") as e:
             compose.check_diff_ids(lock, [finished("one"), finished("two")], python)
         assert cause in e.value.todo
@@ -331,15 +340,21 @@ def test_owners_change_the_key():
     assert len({job(entries=(e,)).key for e in entries}) == 3
 
 
-@pytest.mark.xfail(strict=True, reason="claims hold files alone: a wheel's script may replace the venv's bin/python, a link")
+@pytest.mark.xfail(
+    strict=True, reason="claims hold files alone: a wheel's script may replace the venv's bin/python, a link"
+)
 def test_a_file_in_one_layer_and_a_link_in_another(tmp_path, cache):
-    bottom = build(job(entries=(tar.symlink("opt/verl/bin/python", "/usr/local/bin/python3.10"),), name="python"), cache)
+    bottom = build(
+        job(entries=(tar.symlink("opt/verl/bin/python", "/usr/local/bin/python3.10"),), name="python"), cache
+    )
     top = build(job(Wheel(files={"demo-1.0.data/scripts/python": b"#!/bin/sh\n"}).write(tmp_path), name="demo"), cache)
     with pytest.raises(WheelError, match="/opt/verl/bin/python"):
         store.check_claims([bottom, top])
 
 
-@pytest.mark.xfail(strict=True, reason="the key leaves the accepted tags out: a cached layer is used where its wheel does not fit")
+@pytest.mark.xfail(
+    strict=True, reason="the key leaves the accepted tags out: a cached layer is used where its wheel does not fit"
+)
 def test_a_cached_layer_for_another_platform(tmp_path, cache):
     path = Wheel(tag="cp310-cp310-manylinux_2_34_x86_64").write(tmp_path)
     build(job(path), cache)

@@ -53,7 +53,7 @@ def test_hostile_wheels_are_refused_by_name(name, tmp_path):
 
 # What can already be seen in the directory must be refused before anything is read or written.
 @pytest.mark.parametrize(
-    "name", [n for n in HOSTILE if not re.search("declared|hash|stored|data|method|bzip2", n) or n in {"missing hash"}]
+    "name", [n for n in HOSTILE if not re.search("declared|hash|stored|data|method|bzip2", n) or n == "missing hash"]
 )
 def test_most_are_refused_while_planning(name, tmp_path):
     with pytest.raises(WheelError):
@@ -177,7 +177,10 @@ def test_record_quotes_names_as_csv_does(tmp_path):
 def test_a_stronger_hash_is_checked_and_replaced(tmp_path, algorithm):
     the_plan = planned(Wheel(algorithm=algorithm), tmp_path)
     digest = hashlib.sha256(b"value = 1\n").hexdigest()
-    assert dict(zip([e.path for e in the_plan.entries], the_plan.hashes, strict=True))[f"{SITE}/demo/__init__.py"] == digest
+    assert (
+        dict(zip([e.path for e in the_plan.entries], the_plan.hashes, strict=True))[f"{SITE}/demo/__init__.py"]
+        == digest
+    )
     assert all(r[1].startswith("sha256=") for r in record(the_plan)[1] if r[1])
 
 
@@ -240,7 +243,9 @@ def test_one_flipped_bit_anywhere_is_refused_or_harmless(tmp_path):
         assert found == want, f"byte {at}"
 
 
-@pytest.mark.xfail(strict=True, raises=NotImplementedError, reason="wheel.plan lets zipfile's NotImplementedError through")
+@pytest.mark.xfail(
+    strict=True, raises=NotImplementedError, reason="wheel.plan lets zipfile's NotImplementedError through"
+)
 @pytest.mark.parametrize(
     "edit",
     [
@@ -273,13 +278,17 @@ def test_bad_entry_points(text, tmp_path):
     refuse(Wheel(entry_points="x = y:z\n" if text is None else f"[console_scripts]\n{text}\n"), tmp_path)
 
 
-@pytest.mark.xfail(strict=True, reason="entry point names bypass _check_name: NUL cuts the tar's name, ESC reaches terminals")
+@pytest.mark.xfail(
+    strict=True, reason="entry point names bypass _check_name: NUL cuts the tar's name, ESC reaches terminals"
+)
 @pytest.mark.parametrize("character", ["\0", "\x1b", "\\"])
 def test_control_characters_in_entry_points(character, tmp_path):
     refuse(Wheel(entry_points=f"[console_scripts]\nx{character}y = demo:main\n"), tmp_path)
 
 
-@pytest.mark.xfail(strict=True, raises=RecursionError, reason="a file named like the .data folder: installer loops for ever")
+@pytest.mark.xfail(
+    strict=True, raises=RecursionError, reason="a file named like the .data folder: installer loops for ever"
+)
 def test_a_file_in_place_of_the_data_folder(tmp_path, monkeypatch):
     calls = iter(range(50))
 
@@ -302,12 +311,16 @@ def test_a_wrong_size_in_record(size, tmp_path):
     assert "size" in refuse(Wheel(record=row("__init__.py", 2, size)), tmp_path).what
 
 
-@pytest.mark.xfail(strict=True, reason="only names of dist-info members are compared with their local headers (by zipfile)")
+@pytest.mark.xfail(
+    strict=True, reason="only names of dist-info members are compared with their local headers (by zipfile)"
+)
 def test_a_local_header_of_another_name(tmp_path):
     refuse(Wheel(edit=change("__init__.py", local_name="demo/__init__.pyx")), tmp_path)
 
 
-@pytest.mark.xfail(strict=True, reason="one wheel may claim a path twice: RECORD then holds it twice, or the layer fails later")
+@pytest.mark.xfail(
+    strict=True, reason="one wheel may claim a path twice: RECORD then holds it twice, or the layer fails later"
+)
 @pytest.mark.parametrize(
     "made",
     [
@@ -321,7 +334,9 @@ def test_one_path_twice_in_one_wheel(made, tmp_path):
     refuse(made, tmp_path)
 
 
-@pytest.mark.xfail(strict=True, reason="a .data folder spelled otherwise than the file name lands in site-packages, silently")
+@pytest.mark.xfail(
+    strict=True, reason="a .data folder spelled otherwise than the file name lands in site-packages, silently"
+)
 def test_a_data_folder_in_another_spelling(tmp_path):
     made = Wheel(name="demo_pkg", files={"Demo.Pkg-1.0.data/scripts/x": b"#!python\n"})
     try:
@@ -335,7 +350,9 @@ def test_dist_info_of_another_version(tmp_path):
     refuse(Wheel(dist_info="demo-2.0.dist-info"), tmp_path)
 
 
-@pytest.mark.xfail(strict=True, reason="_check_tags sorts a set by length alone: for 3.11 and later the version named is chance")
+@pytest.mark.xfail(
+    strict=True, reason="_check_tags sorts a set by length alone: for 3.11 and later the version named is chance"
+)
 def test_the_message_names_the_stacks_interpreter(tmp_path):
     path = Wheel(tag="cp27-cp27mu-win32").write(tmp_path)
     for minor in range(11, 40):
