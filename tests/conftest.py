@@ -1,6 +1,11 @@
 """Settings for every test: hypothesis without deadlines (a busy machine is no bug), and the same examples each time."""
 
+import sys
+from pathlib import Path
+
 from hypothesis import HealthCheck, Phase, settings
+
+sys.path.insert(0, str(Path(__file__).parent))  # `from support.wheels import Wheel`, whatever pytest's import mode
 
 settings.register_profile(
     "verlstack",

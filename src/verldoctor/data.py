@@ -1,4 +1,4 @@
-"""Checks training data against what verl's datasets and reward managers read: Parquet, JSONL, and what passes for them."""
+"""Checks training data against what verl's datasets and reward managers read: Parquet, JSONL, and look-alikes."""
 
 from __future__ import annotations
 
@@ -40,11 +40,12 @@ _HEAD = 65_536
 _JSON_READERS = Version("0.9.0")  # FACTS: v0.9.0 reads .json and .jsonl too
 _LIMIT = "VERLDOCTOR_MAX_PROMPT_LENGTH"
 _DEFAULT_LIMIT = 512  # data.max_prompt_length in v0.2.0.post2's ppo_trainer.yaml
-_PACKED = {
+_MAGICS = {
     b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK\x03\x04": "zip",
     b"ARROW1": "Arrow IPC", b"Obj\x01": "Avro", b"SQLite": "SQLite",
+    b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16",
 }  # fmt: skip
-_BOMS = {b"\xef\xbb\xbf": "UTF-8", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+_BOM = b"\xef\xbb\xbf"
 
 
 def check(paths: Sequence[Path], context: Context) -> list[Finding]:
@@ -99,22 +100,19 @@ def _refusal(head: bytes) -> Problem | None:
         return Problem("DATA-EMPTY", detail="no rows")
     if head.startswith(b"version https://git-lfs.github.com/spec/"):
         return Problem("DATA-LFS")
-    packed = next((name for magic, name in _PACKED.items() if head.startswith(magic)), "")
-    if packed:
-        return Problem("DATA-PACKED", detail=packed)
-    bom = next((name for mark, name in _BOMS.items() if head.startswith(mark)), "")
-    if bom == "UTF-16":
-        return Problem("DATA-ENCODING", detail=bom)
+    for magic, name in _MAGICS.items():
+        if head.startswith(magic):
+            return Problem("DATA-ENCODING" if name == "UTF-16" else "DATA-PACKED", detail=name)
     if b"\0" in head:
         return Problem("DATA-BINARY", detail=safe(repr(head[:16])))
-    first = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+    first = head.removeprefix(_BOM).lstrip()[:1]
     if first == b"[":
         return Problem("DATA-ARRAY")
     return None if first == b"{" or b"\n{" in head else Problem("DATA-NO-OBJECT", detail=safe(head[:60]))
 
 
 def _jsonl(path: Path, stream: BinaryIO, head: bytes, judge: Judge, context: Context) -> Iterator[Finding]:
-    bom = head.startswith(b"\xef\xbb\xbf")
+    bom = head.startswith(_BOM)
     if bom:
         yield found("data", "DATA-BOM", safe(path))
     stream.seek(3 if bom else 0)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from verldoctor.data_names import ROLES, TOP, TRUTH, loose, meant
 from verldoctor.data_rows import encodable, null, right_role
+
+if TYPE_CHECKING:
+    from collections import Counter
 
 _GSM8K = re.compile(r"####\s*(-?[0-9.,]+)\s*$")  # the end of a GSM8K solution; the answer is what verl compares
 
@@ -33,6 +35,8 @@ def converted(row: Any, index: int, source: str, guesses: Counter[tuple[str, str
     if not isinstance(row, dict):
         return Dropped("not an object")
     named, rest = _named({str(key): value for key, value in row.items()})
+    if isinstance(inner := named.get("extra_info"), dict) and "prompt" not in named:
+        named = {**_named(inner)[0], **named}  # verl's SFT rows: extra_info.question and extra_info.answer
     prompt = _prompt(named.get("prompt"), rest)
     truth = _truth(named)
     if prompt is None:
@@ -129,14 +133,20 @@ def _message(item: Any) -> dict[str, str] | None:
 
 
 def _extra(extra: Any, rest: dict[str, Any], index: int) -> dict[str, Any]:
-    """`split` and `index`; everything else that the row had goes into `input` as JSON, so nothing is lost."""
+    """`split` and `index`, other texts under their own names, and all else that the row had as JSON in `rest`."""
     old = extra if isinstance(extra, dict) else {} if null(extra) else {"extra_info": extra}
     number = old.get("index")
     whole = isinstance(number, int) and not isinstance(number, bool) and abs(number) < 1 << 63
     left = {key: value for key, value in old.items() if key not in ("split", "index")} | rest
     left = {key: value for key, value in left.items() if not null(value)}
-    return {
-        "split": _word(old.get("split")) or "train",
-        "index": number if whole else index,
-        **({"input": json.dumps(left, ensure_ascii=False, default=str)} if left else {}),
-    }
+    texts = {key: value for key, value in left.items() if isinstance(value, str) and key != "rest"}
+    base = {"split": _word(old.get("split")) or "train", "index": number if whole else index}
+    return with_rest({**base, **texts}, {key: value for key, value in left.items() if key not in texts})
+
+
+def with_rest(extra: dict[str, Any], left: dict[str, Any]) -> dict[str, Any]:
+    """`extra` with `left` added to the JSON text in its field `rest`, if there is anything."""
+    if not left:
+        return extra
+    known = json.loads(extra["rest"]) if "rest" in extra else {}
+    return {**extra, "rest": json.dumps({**known, **left}, ensure_ascii=False, default=str)}

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from verldoctor.data_convert import Dropped, converted
+from verldoctor.data_convert import Dropped, converted, with_rest
 from verldoctor.data_jsonl import lines_of, parse
 from verldoctor.data_names import SOURCES
 from verldoctor.data_parquet import MAGIC, ParquetError, has_pyarrow, rows_of
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _MOST_LISTED = 50
 _BATCH = 1024
+_MOST_TEXTS = 100
 
 
 @dataclass
@@ -46,7 +48,7 @@ class Report:
         return "\n".join(self.lines)
 
 
-class _Refused(ValueError):
+class _RefusedError(ValueError):
     """Nothing may be written; the first argument says why, the second what to do."""
 
 
@@ -59,7 +61,7 @@ def fix(path: Path, out: Path) -> Report:
     try:
         out, as_parquet = _target(path, out)
         _write(path, out, report, as_parquet=as_parquet)
-    except _Refused as error:
+    except _RefusedError as error:
         why, what = error.args
         report.findings = [found("data", "DATA-FIX-REFUSED", safe(path), measured=safe(why), right=safe(what))]
     except (OSError, ParquetError) as error:
@@ -77,12 +79,12 @@ def _target(path: Path, out: Path) -> tuple[Path, bool]:
     elif as_parquet and out.suffix in (".jsonl", ".ndjson"):
         as_parquet = False  # asked for by name
     if not path.is_file():
-        raise _Refused("the input is not a regular file", "name one parquet or JSONL file")
+        raise _RefusedError("the input is not a regular file", "name one parquet or JSONL file")
     for place in (out, _dropped_file(out)):
         if place.is_dir() or (place.exists() and not place.is_file()):
-            raise _Refused("the output is a directory or device", "name a new file")
+            raise _RefusedError("the output is a directory or device", "name a new file")
         if _same(path, place):
-            raise _Refused("the output is the input itself, or a link to it", "name another file")
+            raise _RefusedError("the output is the input itself, or a link to it", "name another file")
     return out, as_parquet
 
 
@@ -90,7 +92,7 @@ def _same(path: Path, place: Path) -> bool:
     if os.path.realpath(path) == os.path.realpath(place):
         return True
     try:
-        return os.path.samefile(path, place)
+        return path.samefile(place)
     except OSError:  # the output does not exist yet
         return False
 
@@ -129,7 +131,7 @@ def _input_rows(path: Path) -> Iterator[tuple[int, Any, str]]:
         head = stream.read(4)
         if head == MAGIC:
             if not has_pyarrow():
-                raise _Refused("reading parquet needs pyarrow, which is not here", "run it inside the image")
+                raise _RefusedError("reading parquet needs pyarrow, which is not here", "run it inside the image")
             yield from ((number, row, "") for number, row in enumerate(rows_of(path), 1))
             return
         stream.seek(3 if head[:3] == b"\xef\xbb\xbf" else 0)
@@ -160,7 +162,7 @@ def _write(path: Path, out: Path, report: Report, *, as_parquet: bool) -> None:
             (_parquet if as_parquet else _jsonl)(run, part)
             _synced(log)
         if not report.written:
-            raise _Refused("no row could be used" if report.dropped else "the input has no rows", _first(report))
+            raise _RefusedError("no row could be used" if report.dropped else "the input has no rows", _first(report))
         if report.dropped:
             drops.replace(_dropped_file(out))
         part.replace(out)
@@ -196,23 +198,36 @@ def _jsonl(run: _Run, part: Path) -> None:
 
 
 def _parquet(run: _Run, part: Path) -> None:
-    import pyarrow  # noqa: PLC0415
-    from pyarrow import parquet  # noqa: PLC0415
+    pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    rows = run.rows()
+    first = list(islice(rows, _BATCH))
+    texts = sorted({key for row in first for key in row["extra_info"]} - {"split", "index"})[:_MOST_TEXTS]
+    schema = _schema(pyarrow, texts)
+    with part.open("wb") as stream:
+        with parquet.ParquetWriter(stream, schema) as writer:
+            for batch in chain([first], iter(lambda: list(islice(rows, _BATCH)), [])):
+                fitting = [_fitting(row, {"split", "index", *texts}) for row in batch]
+                writer.write_table(pyarrow.Table.from_pylist(fitting, schema=schema))
+        _synced(stream)
 
+
+def _fitting(row: dict[str, Any], keys: set[str]) -> dict[str, Any]:
+    """`row`, with the texts of extra_info that have no column moved into `rest`."""
+    extra = row["extra_info"]
+    here = {key: value for key, value in extra.items() if key in keys or key == "rest"}
+    return {**row, "extra_info": with_rest(here, {key: value for key, value in extra.items() if key not in here})}
+
+
+def _schema(pyarrow: Any, texts: list[str]) -> Any:
     text = pyarrow.string()
-    schema = pyarrow.schema({
+    extra = {"split": text, "index": pyarrow.int64(), **dict.fromkeys(texts, text), "rest": text}
+    return pyarrow.schema({
         "data_source": text,
         "prompt": pyarrow.list_(pyarrow.struct({"role": text, "content": text})),
         "ability": text,
         "reward_model": pyarrow.struct({"style": text, "ground_truth": text}),
-        "extra_info": pyarrow.struct({"split": text, "index": pyarrow.int64(), "input": text}),
+        "extra_info": pyarrow.struct(extra),
     })  # fmt: skip
-    rows = run.rows()
-    with part.open("wb") as stream:
-        with parquet.ParquetWriter(stream, schema) as writer:
-            while batch := list(islice(rows, _BATCH)):
-                writer.write_table(pyarrow.Table.from_pylist(batch, schema=schema))
-        _synced(stream)
 
 
 def _tell(out: Path, report: Report, guesses: Counter[tuple[str, str]], *, as_parquet: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from dataclasses import dataclass
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
 MAGIC = b"PAR1"
 _LARGEST_FOOTER = 16 << 20  # one of 16 MiB describes some 100 000 column chunks
 _DEEPEST = 20
-_BYTE_ARRAY = 6
+_BOOLEAN, _BYTE_ARRAY = 0, 6  # physical types
 _UTF8, _MAP, _LIST, _ENUM, _JSON = 0, 1, 3, 4, 19  # ConvertedType; LogicalType has other numbers
 _TEXT_LOGICAL, _MAP_LOGICAL, _LIST_LOGICAL, _UNKNOWN_LOGICAL = {1, 4, 12}, 2, 3, 11
 _REPEATED = 2
 # feature types of Hugging Face datasets and the release that brought them; an older one raises ValueError
-NEW_FEATURES = {"List": "4.0.0", "Json": "4.7.0", "Nifti": "4.4.0", "Mesh": "5.0.0"}
+NEW_FEATURES = {"List": "4.0.0", "Nifti": "4.4.0", "Json": "4.7.0", "Mesh": "5.0.1"}
 
 
 class ParquetError(ValueError):
@@ -132,7 +133,7 @@ def _leaf(element: dict[int, Any]) -> Any:
     if _UNKNOWN_LOGICAL in element.get(10, {}):
         return None
     if element.get(1) != _BYTE_ARRAY:
-        return element.get(1) == 0 if element.get(1) == 0 else 0
+        return True if element.get(1) == _BOOLEAN else 0
     text = element.get(6) in (_UTF8, _ENUM, _JSON) or _TEXT_LOGICAL & set(element.get(10, {}))
     if not text:
         return b"x"
@@ -183,7 +184,7 @@ def new_features(footer: Footer) -> list[str]:
 def has_pyarrow() -> bool:
     """Whether rows can be read here."""
     try:
-        import pyarrow.parquet  # noqa: F401, PLC0415
+        importlib.import_module("pyarrow.parquet")
     except Exception:  # noqa: BLE001 - a broken pyarrow (numpy's ABI, say) raises anything; then it is not there
         return False
     return True
@@ -195,13 +196,12 @@ def rows_of(path: Path) -> Iterator[Any]:
     Raises:
         ParquetError: pyarrow cannot read it.
     """
-    from pyarrow import ArrowException, parquet  # noqa: PLC0415
-
+    parquet, library = importlib.import_module("pyarrow.parquet"), importlib.import_module("pyarrow.lib")
     try:
         with parquet.ParquetFile(path, memory_map=True) as file:
             for batch in file.iter_batches(batch_size=1024, use_threads=False):
                 yield from batch.to_pylist()
-    except (ArrowException, OSError, ValueError, NotImplementedError) as error:
+    except (library.ArrowException, OSError, ValueError, NotImplementedError) as error:
         raise ParquetError(str(error)) from None
 
 

@@ -27,7 +27,7 @@ _MODULES = 64  # compiled modules looked at; a stack has under ten
 
 
 def judge(place: Path, torch: str, python: tuple[int, int] | None) -> Iterator[Finding]:
-    """Findings on the compiled modules in the site-packages directory `place` with torch `torch` for `python` (None: unknown)."""
+    """Findings on the compiled modules in site-packages `place` with torch `torch` for `python` (None: unknown)."""
     libraries = _torch_libraries(place)
     for module in islice(_modules(place), _MODULES):
         package = module.name.partition(".")[0] if module.parent == place else module.relative_to(place).parts[0]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 LIMIT = 262_144  # bytes; verl's own ppo_trainer.yaml has 6 kB. PyYAML's parser needs about a second for this much
 _DEPTH = 40  # verl nests five deep
+_OPEN = 500  # levels open at once; a text in quotes may hold a few lone brackets
 _NODES = 20_000  # visited, aliases again each time: stops "a billion laughs"
 _OVERRIDE = re.compile(r"(?P<op>\+{0,2}|~)(?P<key>[A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*)(?:=(?P<value>.*))?", re.DOTALL)
 _SCRIPTS = {".sh", ".bash", ".slurm", ".sbatch", ".txt", ".args", ""}
@@ -100,8 +101,16 @@ def overrides(name: str, words: list[str], *, text: str = "", entry: str = "", w
             continue
         key = match["key"]
         value = override_value(match["value"] or "")
-        settings[key] = Setting(value, f"{name} {safe(key, 100)}", match["op"])
+        settings.update(_leaves(key, value, name, match["op"]))
     return Config(name=name, settings=settings, text=text or "\n".join(words), entry=entry, whole=whole)
+
+
+def _leaves(key: str, value: Any, name: str, op: str) -> dict[str, Setting]:
+    """The settings of one override; `a={b: 1}` sets a.b."""
+    if not isinstance(value, dict) or not value:
+        return {key: Setting(value, f"{name} {safe(key, 100)}", op)}
+    inner = [_leaves(f"{key}.{rest}", each, name, op) for rest, each in value.items()]
+    return {each: setting for leaves in inner for each, setting in leaves.items()}
 
 
 def override_value(text: str) -> Any:
@@ -160,6 +169,8 @@ class _Yaml:
         loader = yaml.SafeLoader(text) if _printable(text) else None
         if loader is None:
             raise Unreadable("control characters that YAML forbids")
+        if _hopeless(text):
+            raise Unreadable("nested too deep")
         try:
             node = loader.get_single_node()
             return self._document(loader, node, keep), self._repeated
@@ -213,6 +224,12 @@ def _scalar(value: Any) -> Any:
     if isinstance(value, str) and re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d{1,3}", value):
         return float(value)
     return value
+
+
+def _hopeless(text: str) -> bool:
+    """Whether brackets or dashes open more levels than anybody writes; PyYAML would take seconds to find out."""
+    opened = sum(text.count(sign) for sign in "[{") - sum(text.count(sign) for sign in "]}")
+    return opened > _OPEN or "- " * _OPEN in text
 
 
 def _printable(text: str) -> bool:

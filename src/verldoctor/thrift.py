@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _DEEPEST = 40
 _MOST_VALUES = 1_000_000  # values take up to some hundred bytes each in Python
@@ -43,21 +46,19 @@ class Reader:
         self.values += 1
         if self.values > _MOST_VALUES:
             raise ThriftError("too many values")
-        if kind in _VARINTS:
-            return _signed(self._varint())
-        if kind == _BINARY:
-            return self._take(self._varint())
-        if kind == _STRUCT:
-            return self.struct(depth + 1)
-        if kind in (_LIST, _SET):
-            return self._list(depth + 1)
-        if kind == _MAP:
-            return self._map(depth + 1)
-        if kind in (_TRUE, _FALSE, _BYTE):
-            return self._byte()
-        if kind == _DOUBLE:
-            return self._take(8)
-        raise ThriftError(f"type {kind} is unknown")
+        readers: dict[int, Callable[[], Any]] = {
+            _BINARY: lambda: self._take(self._varint()),
+            _STRUCT: lambda: self.struct(depth + 1),
+            _LIST: lambda: self._list(depth + 1),
+            _SET: lambda: self._list(depth + 1),
+            _MAP: lambda: self._map(depth + 1),
+            _DOUBLE: lambda: self._take(8),
+            **dict.fromkeys(_VARINTS, lambda: _signed(self._varint())),
+            **dict.fromkeys((_TRUE, _FALSE, _BYTE), self._byte),
+        }
+        if kind not in readers:
+            raise ThriftError(f"type {kind} is unknown")
+        return readers[kind]()
 
     def _list(self, depth: int) -> list[Any]:
         if depth > _DEEPEST:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import base64
+import configparser
 import csv
+import dataclasses
 import hashlib
 import io
-import stat
-import struct
+import itertools
 import warnings
 import zipfile
+import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, cast
 
@@ -21,10 +23,11 @@ from installer.scripts import Script
 from installer.sources import WheelFile
 from installer.utils import Scheme, fix_shebang
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import Version
 
 from verlstack import tar
 from verlstack.content import Inline, Member, Reader, Source
-from verlstack.errors import WheelError
+from verlstack.zips import error, has_control_characters, members
 
 if TYPE_CHECKING:
     import os
@@ -35,10 +38,18 @@ if TYPE_CHECKING:
     from installer.sources import WheelContentElement
     from packaging.tags import Tag
 
-_LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, then the lengths of name and extra field (APPNOTE 4.3.7)
-_ENCRYPTED = 0x1
-_MAX_DEFLATE_RATIO = 1032  # zlib's documentation, "Maximum Expansion Factor"; more cannot be true
 _SIGNATURES = ("RECORD.jws", "RECORD.p7s")
+# What zipfile, installer and configparser raise for archives and metadata that are not as they should be.
+_INVALID = (
+    InstallerError,
+    ValueError,
+    KeyError,
+    NotImplementedError,
+    AssertionError,
+    EOFError,
+    zlib.error,
+    configparser.Error,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,17 +117,19 @@ def plan(path: Path, venv: Venv, tags: frozenset[Tag]) -> Plan:
     try:
         with zipfile.ZipFile(path) as archive, warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # installer's note that it skips foreign __pycache__
-            source = _Source(archive, tuple(_members(path, archive)))
+            source = _Source(archive, tuple(members(path, archive)))
             source.validate_record(validate_contents=False)
+            source.check_folders()
             planner = _Planner(source, venv)
             installer.install(source, planner, {})
+            return planner.finished()
     except zipfile.BadZipFile as e:
-        raise _error(path, f"is not a zip archive, or is cut off: {e}") from e
-    except (InstallerError, ValueError, KeyError, UnicodeDecodeError) as e:
+        raise error(path, f"is not a zip archive, or is cut off: {e}") from e
+    except _INVALID as e:
         issues = getattr(e, "issues", None)
-        text = "; ".join(i.replace(str(path), path.name) for i in issues[:3]) if issues else str(e)
-        raise _error(path, f"is not a valid wheel: {text}") from e
-    return planner.finished()
+        text = "; ".join(issues[:3]) if issues else str(e) or type(e).__name__
+        text = text.replace(str(path), path.name)
+        raise error(path, f"is not a valid wheel: {text}") from e
 
 
 def record_entry(plan: Plan, venv: Venv, bytecode: Iterable[tar.Entry]) -> tar.Entry:
@@ -154,58 +167,12 @@ def _check_tags(path: Path, tags: frozenset[Tag]) -> None:
     try:
         *_, named = parse_wheel_filename(path.name)
     except InvalidWheelFilename as e:
-        raise _error(path, f"has no valid wheel name: {e}") from e
+        raise error(path, f"has no valid wheel name: {e}") from e
     if not named & tags:
         has = ", ".join(sorted(str(tag) for tag in named)[:3])
-        python = next(iter(sorted({t.interpreter for t in tags if t.interpreter.startswith("cp")}, key=len)[-1:]), "?")
-        raise _error(path, f"is built for {has}; the stack's interpreter ({python}) cannot load it")
-
-
-def _members(path: Path, archive: zipfile.ZipFile) -> Iterator[Member]:
-    """Every file of the archive, its name and place checked before anything is read."""
-    seen: set[str] = set()
-    used = 0
-    size = path.stat().st_size
-    with path.open("rb", buffering=0) as raw:
-        for info in archive.infolist():
-            _check_name(path, info, seen)
-            if info.is_dir():
-                continue
-            used += info.compress_size
-            if info.file_size > info.compress_size * _MAX_DEFLATE_RATIO + 64 or used > size:
-                raise _error(path, f"declares {info.file_size} bytes for {info.filename}: that is a zip bomb")
-            raw.seek(info.header_offset)
-            head = raw.read(_LOCAL_HEADER.size)
-            if len(head) < _LOCAL_HEADER.size or not head.startswith(b"PK\x03\x04"):
-                raise _error(path, f"has no header where its directory places {info.filename}")
-            _, name, extra = _LOCAL_HEADER.unpack(head)
-            yield Member(
-                archive=path,
-                name=info.filename,
-                offset=info.header_offset + _LOCAL_HEADER.size + name + extra,
-                compressed=info.compress_size,
-                method=info.compress_type,
-                size=info.file_size,
-                sha256=None,
-            )
-
-
-def _check_name(path: Path, info: zipfile.ZipInfo, seen: set[str]) -> None:
-    # orig_filename: zipfile itself cuts the visible name at a NUL byte
-    name = info.orig_filename
-    parts = name.removesuffix("/").split("/")
-    if name.startswith("/") or "\\" in name or ":" in parts[0] or any(p in {"", ".", ".."} for p in parts):
-        raise _error(path, f"holds the unsafe path {name!r}")
-    if any(ord(c) < 32 or ord(c) == 127 for c in name):
-        raise _error(path, f"holds a path with control characters: {name!r}")
-    if name in seen:
-        raise _error(path, f"holds {name!r} twice")
-    seen.add(name)
-    mode = info.external_attr >> 16
-    if stat.S_IFMT(mode) not in {0, stat.S_IFREG, stat.S_IFDIR}:
-        raise _error(path, f"holds {name!r}, which is a link or a device, not a file")
-    if info.flag_bits & _ENCRYPTED:
-        raise _error(path, f"holds {name!r} encrypted")
+        mine = [t.interpreter for t in tags if t.interpreter.startswith("cp3")]
+        newest = max(mine, key=lambda name: int(name[3:]), default="?")
+        raise error(path, f"is built for {has}; the stack's interpreter ({newest}) cannot load it")
 
 
 class _Stream(io.BytesIO):
@@ -224,17 +191,38 @@ class _Source(WheelFile):
         self._members = members
         self._modes = {info.filename: info.external_attr >> 16 for info in archive.infolist()}
 
+    def check_folders(self) -> None:
+        """Refuse what installer takes for ordinary files, or never ends on.
+
+        Raises:
+            ValueError: saying which folder is wrong.
+        """
+        name, _, version = self.dist_info_dir.removesuffix(".dist-info").rpartition("-")
+        if (canonicalize_name(name), Version(version)) != (canonicalize_name(self.distribution), Version(self.version)):
+            raise ValueError(f"{self.dist_info_dir} is of another release than the file name says")
+        for member in self._members:
+            top, _, rest = member.name.partition("/")
+            if top.endswith(".data") and (top != self.data_dir or not rest):
+                raise ValueError(f"{top} is not the folder {self.data_dir}")
+
     def get_contents(self) -> Iterator[WheelContentElement]:
-        records = {record[0]: record for record in parse_record_file(self.read_dist_info("RECORD").splitlines())}
+        records = self._records()
         for member in self._members:
             if member.name.rpartition("/")[2] in _SIGNATURES and member.name.startswith(self.dist_info_dir):
                 continue  # a signature over a RECORD that we rewrite proves nothing
             record = records.get(member.name, (member.name, "", ""))
-            yield (
-                record,
-                cast("BinaryIO", _Stream(_with_hash(member, record[1]))),
-                bool(self._modes[member.name] & 0o111),
-            )
+            if record[2] and record[2] != str(member.size):
+                raise ValueError(f"{member.name} has {member.size} bytes, RECORD gives its size as {record[2]}")
+            stream = _Stream(_with_hash(member, record[1]))
+            yield record, cast("BinaryIO", stream), bool(self._modes[member.name] & 0o111)
+
+    def _records(self) -> dict[str, tuple[str, str, str]]:
+        """RECORD's rows by path."""
+        rows: dict[str, tuple[str, str, str]] = {}
+        for row in parse_record_file(self.read_dist_info("RECORD").splitlines()):
+            if rows.setdefault(row[0], row) != row:
+                raise ValueError(f"RECORD has two different lines for {row[0]}")
+        return rows
 
 
 def _with_hash(member: Member, recorded: str) -> Member:
@@ -244,26 +232,14 @@ def _with_hash(member: Member, recorded: str) -> Member:
     algorithm, _, value = recorded.partition("=")
     wanted = base64.urlsafe_b64decode(value + "=" * (-len(value) % 4))
     if algorithm == "sha256":
-        digest = wanted
-    elif algorithm in {"sha384", "sha512"}:
-        with Reader() as reader:
-            data = reader.read(member)
-        if hashlib.new(algorithm, data).digest() != wanted:
-            raise WheelError(f"{member.name} in {member.archive.name} does not match RECORD", where=str(member.archive))
-        digest = hashlib.sha256(data).digest()
-    else:
-        raise ValueError(
-            f"RECORD uses {algorithm} for {member.name}; the wheel specification asks for sha256 or better"
-        )
-    return Member(
-        archive=member.archive,
-        name=member.name,
-        offset=member.offset,
-        compressed=member.compressed,
-        method=member.method,
-        size=member.size,
-        sha256=digest.hex(),
-    )
+        return dataclasses.replace(member, sha256=wanted.hex())
+    if algorithm not in {"sha384", "sha512"}:
+        raise ValueError(f"RECORD uses {algorithm} for {member.name}; the specification asks for sha256 or better")
+    with Reader() as reader:
+        data = reader.read(member)
+    if hashlib.new(algorithm, data).digest() != wanted:
+        raise ValueError(f"{member.name} does not match its {algorithm} in RECORD")
+    return dataclasses.replace(member, sha256=hashlib.sha256(data).hexdigest())
 
 
 class _Planner(WheelDestination):
@@ -279,6 +255,9 @@ class _Planner(WheelDestination):
     def finished(self) -> Plan:
         """The plan, sorted by path."""
         rows = sorted(self._entries, key=lambda row: row[0].path)
+        paths = [entry.path for entry, _ in rows]
+        if twice := [one for one, next_one in itertools.pairwise(paths) if one == next_one]:
+            raise ValueError(f"it puts two files at /{twice[0]}")
         return Plan(
             wheel=str(self._source._zipfile.filename).rpartition("/")[2],  # noqa: SLF001 - installer gives no other way
             entries=tuple(entry for entry, _ in rows),
@@ -311,17 +290,11 @@ class _Planner(WheelDestination):
         self._record = f"{self._venv.place(scheme, self._project)}/{record_file_path}"
 
     def _add(self, scheme: Scheme, path: str, content: Source, *, executable: bool) -> RecordEntry:
-        if any(part in {"", ".", ".."} for part in path.split("/")):
-            raise ValueError(f"{path!r} leaves its folder")
+        if any(part in {"", ".", ".."} for part in path.split("/")) or "\\" in path or has_control_characters(path):
+            raise ValueError(f"{path!r} leaves its folder, or is no name for a file")
         digest = hashlib.sha256(content.data).hexdigest() if isinstance(content, Inline) else content.sha256
         if digest is None:
             raise ValueError(f"RECORD has no hash for {path}")
         entry = tar.file(f"{self._venv.place(scheme, self._project)}/{path}", content, executable=executable)
         self._entries.append((entry, digest))
         return RecordEntry(path, Hash("sha256", digest), entry.size)
-
-
-def _error(path: Path, what: str) -> WheelError:
-    return WheelError(
-        f"{path.name} {what}", where=str(path), todo="use another release, or delete the file and fetch again"
-    )

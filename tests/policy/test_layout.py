@@ -18,25 +18,17 @@ MAX_LINES = 400
 TOP = {"__main__", "cli"}
 VERBS = {"lock", "check", "build", "smoke", "reproduce", "publish", "export", "prove"}
 BOTTOM = {
-    "errors",
-    "canonical",
-    "tar",
-    "content",
-    "cache",
-    "layer",
-    "pins",
-    "verltags",
-    "shell",
-    "engine",
-    "elf",
-    "progress",
+    *("errors", "canonical", "tar", "content", "cache", "layer", "pins", "verltags", "shell", "engine", "progress"),
+    "base.elf",
 }
 ONLY_ERRORS = {"shell", "engine"}  # leaves, passed in
-ALONE = {"errors", "canonical", "elf", "progress", "verltags", "pyc_worker"}
+ALONE = {"errors", "canonical", "base.elf", "progress", "verltags", "pyc_worker"}
 
 
 def name(path):
-    return path.stem if path.parent == PACKAGE else path.relative_to(PACKAGE).with_suffix("").as_posix()
+    """A module's name below `verlstack`: `wheel`, `base.elf`; a package by its own name."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
 
 
 def imports(path, *, typing_too=False):
@@ -64,7 +56,7 @@ def imports(path, *, typing_too=False):
 def own(path):
     """Modules of verlstack that a file imports at run time."""
     known = {name(m) for m in MODULES} - {"__init__"}
-    return {m.split(".")[1] for m in imports(path) if m.startswith("verlstack.")} & known
+    return {m.removeprefix("verlstack.") for m in imports(path) if m.startswith("verlstack.")} & known - {name(path)}
 
 
 GRAPH = {name(path): own(path) for path in MODULES}
@@ -74,6 +66,7 @@ def test_something_is_looked_at():
     assert {"cli", "wheel", "errors"} <= set(GRAPH)
     assert {"errors", "tar"} <= GRAPH["wheel"]
     assert "fetch" in GRAPH["workshop"]
+    assert any(module.startswith("base.") for module in GRAPH["build"])
 
 
 def test_nobody_imports_the_command_line():

@@ -238,7 +238,7 @@ HOSTILE: dict[str, Hostile] = {
     ),
     "wrong sha512": Hostile(
         wheel=Wheel(record=row("__init__.py", 1, record_hash(b"other", "sha512"))),
-        says=r"demo/__init__\.py in .* does not match RECORD",
+        says=r"demo/__init__\.py does not match its sha512 in RECORD",
     ),
     "size that is no number": Hostile(
         wheel=Wheel(record=row("__init__.py", 2, "many")), says="size.* cannot be non-integer"
@@ -259,14 +259,14 @@ HOSTILE: dict[str, Hostile] = {
     ),
     "declared smaller": Hostile(
         wheel=Wheel(files={"demo/big.bin": _ZEROS}, edit=change("big.bin", declared=10)),
-        says=r"demo/big\.bin in .* unpacks to more than its declared 10 bytes: zip bomb",
+        says=r"demo/big\.bin has 10 bytes, RECORD gives its size as 200000",
     ),
     "declared larger": Hostile(
         wheel=Wheel(edit=change("__init__.py", declared=11)),
-        says=r"demo/__init__\.py in .* holds 10 bytes, its header says 11",
+        says=r"demo/__init__\.py has 11 bytes, RECORD gives its size as 10",
     ),
     "stored with another size": Hostile(
-        wheel=Wheel(edit=change("__init__.py", method=STORED, declared=3)), says="is stored in 10 bytes, declared 3"
+        wheel=Wheel(edit=change("__init__.py", method=STORED, declared=3)), says="has 3 bytes, RECORD gives its size as 10"
     ),
     "bomb by ratio": Hostile(
         wheel=Wheel(files={"demo/big.bin": _ZEROS}, edit=change("big.bin", declared=4_000_000_000)),
@@ -286,9 +286,9 @@ HOSTILE: dict[str, Hostile] = {
         says=r"demo/x in .* ends in the middle of its compressed data",
     ),
     "unknown method": Hostile(
-        wheel=Wheel(edit=change("__init__.py", method=99)), says=r"demo/__init__\.py in .* uses zip method 99"
+        wheel=Wheel(edit=change("__init__.py", method=99)), says=r"demo/__init__\.py' in zip method 99"
     ),
-    "bzip2": Hostile(wheel=Wheel(edit=change("__init__.py", method=12)), says="uses zip method 12"),
+    "bzip2": Hostile(wheel=Wheel(edit=change("__init__.py", method=12)), says="in zip method 12"),
     "no local header": Hostile(
         wheel=Wheel(edit=change("__init__.py", offset=1)),
         says=r"no header where its directory places demo/__init__\.py",
@@ -297,7 +297,7 @@ HOSTILE: dict[str, Hostile] = {
         wheel=Wheel(edit=change("__init__.py", offset=1_000_000)), says=r"places demo/__init__\.py"
     ),
     "local header of another name": Hostile(
-        wheel=Wheel(edit=change("WHEEL", local_name="demo-1.0.dist-info/OTHER")), says="differ"
+        wheel=Wheel(edit=change("WHEEL", local_name="demo-1.0.dist-info/OTHER")), says="in its directory and"
     ),
     "two dist-info folders": Hostile(
         wheel=Wheel(files=_with("other-2.0.dist-info/METADATA")), says=r"exactly one \.dist-info"

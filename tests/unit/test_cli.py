@@ -11,6 +11,7 @@ import pytest
 import verlstack
 from support import stacks
 from verlstack import cli, lockfile, pins
+from verlstack.build import Report, Row
 from verlstack.download import Artifact
 from verlstack.errors import FetchError, UsageError, WheelError
 from verlstack.lockfile import Layer, Lock
@@ -232,6 +233,76 @@ def test_bars_on_a_terminal(checkout, monkeypatch):
     assert cli.main(["lock", "demo"]) == FetchError.exit_code
     assert kinds == ["Bars"]
     assert "verlstack: error: x" in screen.getvalue()
+
+
+REPORT = Report(
+    stack="demo",
+    tag="demo-sdpa",
+    digest="sha256:" + "d" * 64,
+    lock="sha256:" + "e" * 64,
+    base="debian",
+    layout=Path("dist/demo"),
+    archive=Path("dist/demo.tar"),
+    size=2_000_000,
+    wheel_bytes=3_000_000,
+    seconds=1.25,
+    rows=(
+        Row(
+            layer="torch",
+            pins="torch 2.3.1",
+            diff_id="sha256:" + "ab" * 32,
+            raw_bytes=5_000_000,
+            compressed_bytes=2_000_000,
+            cached=True,
+        ),
+        Row(
+            layer="libs",
+            pins="12 packages",
+            diff_id="sha256:" + "cd" * 32,
+            raw_bytes=100_000,
+            compressed_bytes=60_000,
+            cached=False,
+        ),
+    ),
+)
+
+
+def test_build(checkout, capsys, monkeypatch):
+    seen = []
+    module(
+        monkeypatch,
+        "build",
+        build=lambda stack, lock, shop, **options: seen.append((stack.name, lock.stack, options)) or REPORT,
+    )
+    assert cli.main(["build", "demo", "--base", "debian", "--fast"]) == 0
+    out = capsys.readouterr().out
+    rows = [line.split() for line in out.splitlines()]
+    assert rows[1] == ["torch", "torch", "2.3.1", "abababababab", "5.0", "2.0", "cached"]
+    assert rows[2] == ["libs", "12", "packages", "cdcdcdcdcdcd", "0.1", "0.1", "built"]
+    assert f"demo-sdpa  {REPORT.digest}" in out
+    assert "2 MB in 2 layers, 1.2 s, on debian" in out
+    assert "archive:    dist/demo.tar" in out
+    dist = checkout.parent / "dist"
+    assert seen == [("demo", "demo", {"base": "debian", "fast": True, "dist": dist, "output": None})]
+
+
+def test_build_for_programs(checkout, capsys, monkeypatch, tmp_path):
+    seen = []
+    module(monkeypatch, "build", build=lambda *_, dist, **__: seen.append(dist) or REPORT)
+    assert cli.main(["build", "demo", "--json", "--dist", "there"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["digest"], found["layout"], len(found["rows"])) == (REPORT.digest, "dist/demo", 2)
+    assert seen == [tmp_path / "there"]
+
+
+def test_prove(checkout, capsys, monkeypatch):
+    seen = []
+    module(monkeypatch, "prove", prove=lambda layout, *_: seen.append(layout) or ["uid 0: 2.3.1", "uid 54321: 2.3.1"])
+    assert cli.main(["prove", "demo"]) == 0
+    assert capsys.readouterr().out == "uid 0: 2.3.1\nuid 54321: 2.3.1\n"
+    assert cli.main(["prove", "demo", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"printed": ["uid 0: 2.3.1", "uid 54321: 2.3.1"]}
+    assert seen[0] == checkout.parent / "dist" / "demo"
 
 
 @pytest.mark.xfail(strict=True, reason="_positive: argparse names the function: \"invalid _positive value: 'many'\"")

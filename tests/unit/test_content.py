@@ -123,9 +123,10 @@ def test_a_bomb_is_stopped_within_one_step_of_its_declared_size(tmp_path):
     assert sum(map(len, got)) <= 1_000
 
 
-def test_a_bomb_that_is_exactly_one_step_too_long(tmp_path):
+@pytest.mark.parametrize(("size", "declared"), [(2 * M, M), (M, 1), (2, 1), (1, 0)])
+def test_a_bomb_that_is_only_a_little_too_long(tmp_path, size, declared):
     with pytest.raises(WheelError, match="zip bomb"):
-        read(member(tmp_path, bytes(2 * M), size=M))
+        read(member(tmp_path, bytes(size), size=declared))
 
 
 @pytest.mark.parametrize("keep", range(0, 60, 7))

@@ -104,7 +104,7 @@ def test_escaped_names():
 
 def test_a_name_beside_the_address():
     text = pylock(("x", "1", [], None)) + (
-        f'wheels = [{{ name = "x-1-py3-none-any.whl", url = "https://files.invalid", hashes = {{ sha256 = "{SHA}" }} }}]\n'
+        f'wheels = [{{ name = "x-1-py3-none-any.whl", url = "https://f.invalid", hashes = {{ sha256 = "{SHA}" }} }}]\n'
     )
     assert ask(Uv(text)).wheels[0].filename == "x-1-py3-none-any.whl"
 
