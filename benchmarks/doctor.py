@@ -82,12 +82,12 @@ def child(python: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def seconds(python: str, *words: str) -> float:
-    """The best wall time of RUNS runs of `python -m verldoctor WORDS`, in a process of its own each."""
+    """The best wall time of RUNS runs of `python -m verldoctor WORDS`, a process each; inf if it said nothing."""
     times = []
     for _ in range(RUNS):
         before = time.perf_counter()
-        child(python, "-m", "verldoctor", *words)
-        times.append(time.perf_counter() - before)
+        done = child(python, "-m", "verldoctor", *words)
+        times.append(time.perf_counter() - before if "verldoctor" in done.stdout else math.inf)
     return min(times)
 
 
@@ -97,7 +97,7 @@ def cost(python: str, kind: str, path: Path) -> Cost:
     if done.returncode:
         return Cost(math.inf, math.inf, math.inf, (done.stderr.strip().splitlines() or ["no message"])[-1])
     wall, cpu, kilobytes, *found = done.stdout.split()
-    return Cost(float(wall), float(cpu), int(kilobytes) / 1000, " ".join(found))
+    return Cost(float(wall), float(cpu), int(kilobytes) * 1024 / 1e6, " ".join(found))
 
 
 def write_jsonl(path: Path, megabytes: int) -> int:

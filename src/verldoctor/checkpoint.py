@@ -117,6 +117,9 @@ def _step(path: Path, names: list[str], context: Context) -> Iterator[Finding]:
         yield from _loader(path, names, context)
         if "actor" not in roles:
             yield found("checkpoint", "CKPT-NO-ACTOR", safe(path))
+    elif _STEP.fullmatch(path.name) and not any(name.endswith(_WEIGHTS) for name in names):
+        yield from _partial(path, names)
+        yield found("checkpoint", "CKPT-NO-ACTOR", safe(path))
     else:
         yield from _weights(path, names, context)
 

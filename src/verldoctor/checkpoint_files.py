@@ -69,19 +69,27 @@ def _safetensors(path: Path, stream: BinaryIO) -> Iterator[Finding]:
 def _zip(path: Path, stream: BinaryIO, context: Context) -> Iterator[Finding]:
     try:
         entries = zip_directory.entries(stream)
-        main = next((entry for name, entry in entries.items() if re.fullmatch(r"[^/]*/data\.pkl", name)), None)
-        if main is None:
-            yield found("checkpoint", "CKPT-FORMAT", safe(path), measured="a zip without data.pkl")
-            return
-        summary = pickles.summary(zip_directory.content(stream, main, _LARGEST_PICKLE))
-    except (zip_directory.ZipError, pickles.PickleError) as error:
+        mains = [entry for name, entry in entries.items() if re.fullmatch(r"(?:[^/]*/)?data\.pkl", name)]
+        raws = [zip_directory.content(stream, entry, _LARGEST_PICKLE) for entry in mains[:_MOST_NAMED]]
+    except zip_directory.ZipError as error:
         yield found("checkpoint", "CKPT-CUT", safe(path), measured=safe(error))
         return
-    except pickles.TooLongError as error:
-        yield found("checkpoint", "CKPT-TOO-LARGE", safe(path), measured=safe(error))
-        return
-    yield from _judged(path, summary, context)
-    yield from _storages(path, entries, main.name[: -len("data.pkl")], summary)
+    if not mains:
+        yield found("checkpoint", "CKPT-FORMAT", safe(path), measured="a zip without data.pkl")
+    for main, raw in zip(mains, raws, strict=False):
+        summary, problems = _walked(path, raw)
+        yield from problems
+        yield from _judged(path, summary, context)
+        yield from _storages(path, entries, main.name[: -len("data.pkl")], summary)
+
+
+def _walked(path: Path, raw: bytes, start: int = 0) -> tuple[pickles.Summary, list[Finding]]:
+    """What the pickle at `start` of `raw` would import, as far as it goes, and what is wrong with it."""
+    try:
+        return pickles.summary(raw, start), []
+    except pickles.PickleError as error:
+        code = "CKPT-TOO-LARGE" if isinstance(error, pickles.TooLongError) else "CKPT-CUT"
+        return error.found, [found("checkpoint", code, safe(path), measured=safe(error))]
 
 
 def _storages(
@@ -104,26 +112,22 @@ def _legacy(path: Path, stream: BinaryIO, context: Context) -> Iterator[Finding]
     """Torch's old format, several pickles and then raw storages; or any other pickle."""
     stream.seek(0)
     data = stream.read(_LARGEST_PICKLE)
-    place, whole = 0, pickles.Summary()
-    try:
-        for _ in range(_LEGACY_PARTS):
-            part = pickles.summary(data, place)
-            whole.names.update(part.names)
-            whole.hidden += part.hidden
-            place = part.end
-            if place >= len(data) or data[place] != 0x80:
-                break
-    except pickles.PickleError as error:
-        yield found("checkpoint", "CKPT-CUT", safe(path), measured=safe(error))
-    except pickles.TooLongError as error:
-        yield found("checkpoint", "CKPT-TOO-LARGE", safe(path), measured=safe(error))
+    place, whole, problems = 0, pickles.Summary(), list[Finding]()
+    for _ in range(_LEGACY_PARTS):
+        part, problems = _walked(path, data, place)
+        whole.names.update(part.names)
+        whole.hidden += part.hidden
+        place = part.end
+        if problems or place >= len(data) or data[place] != 0x80:
+            break
+    yield from problems
     yield from _judged(path, whole, context)
 
 
 def _judged(path: Path, summary: pickles.Summary, context: Context) -> Iterator[Finding]:
     """What the pickle would import: attacks, things that nobody expects there, things that this torch lacks."""
-    with_dill = path.name == "data.pt"
-    bad = [f"{name.module}.{name.name}" for name in summary.names if dangerous(name)] + summary.hidden
+    loader = path.name == "data.pt"
+    bad = [f"{name.module}.{name.name}" for name in summary.names if dangerous(name, loader=loader)] + summary.hidden
     odd = [name for name in summary.names if not dangerous(name, loader=loader) and not expected(name, loader=loader)]
     if bad:
         yield found("checkpoint", "CKPT-DANGEROUS", safe(path), measured=_few(bad))

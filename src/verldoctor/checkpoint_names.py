@@ -26,7 +26,8 @@ _DANGEROUS = {
     "torch.load", "torch.serialization.load", "torch.storage._load_from_bytes", "torch.multiprocessing.spawn",
     "functools.reduce", "types.FunctionType", "types.CodeType", "types.ModuleType", "_codecs.decode", "codecs.open",
     "numpy.load", "numpy.fromfile", "numpy.loadtxt", "numpy.memmap", "pandas.read_pickle", "joblib.load",
-    "pandas.eval", "pandas.io.pickle.read_pickle", "dill.loads", "dill.load", "cloudpickle.loads", "cloudpickle.load", "torch.compile", "torch.ops.load_library",
+    "pandas.eval", "pandas.io.pickle.read_pickle", "dill.loads", "dill.load",
+    "cloudpickle.loads", "cloudpickle.load", "torch.compile", "torch.ops.load_library",
 }  # fmt: skip
 _EXPECTED = re.compile(
     r"torch\.(?:_utils|_tensor)\._rebuild\w*$|torch\.(?:\w+Storage|storage\.\w+Storage|Tensor|Size|device|Generator|nn\.parameter\.\w+)$"

@@ -126,7 +126,10 @@ def _arch(gpu: Gpu, where: str, stack: Mapping[str, str]) -> Finding | None:
     if not gpu.capability or "torch" not in stack:
         return None
     arch, gpu_name = "sm_" + gpu.capability.replace(".", ""), safe(gpu.name or "the GPU", 80)
-    archs = table()["archs"].get(stack["torch"], "").split()
+    full = (
+        f"{stack['torch']}+cu{stack.get('cuda', '').replace('.', '')}"  # metadata says 2.3.1, torch itself 2.3.1+cu121
+    )
+    archs = (table()["archs"].get(stack["torch"]) or table()["archs"].get(full, "")).split()
     if not archs:
         return found("host", "HOST-ARCH-UNKNOWN", where, measured=arch, torch=stack["torch"])
     if any(_runs(built, arch[3:]) for built in archs):

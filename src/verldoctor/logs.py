@@ -1,10 +1,10 @@
-"""Reads logs of any size as bounded lines, and takes the rank, time and level out of the prefixes that launchers add."""
+"""Reads logs of any size as bounded lines and takes rank, time and level out of the prefixes that launchers add."""
 
 from __future__ import annotations
 
+import calendar
 import re
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
@@ -16,19 +16,22 @@ _PREFIXES = 8  # srun, time stamp, rank, logger: four were seen in public report
 _ESCAPE = re.compile(r"\x1b(?:\[[0-9;:?]{0,24}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)?|[ -~])")
 _PASTED = re.compile(r"\[(?:\d{1,2};)?\d{1,2}m")  # colours whose escape character a copy and paste has lost
 _STAMP = r"(?P<stamp>\d{4}-\d\d-\d\d[T _]\d\d:\d\d:\d\d)(?:[.,](?P<part>\d{1,9}))?(?:Z|[+-]\d\d:?\d\d)?"
-_WARNING = re.compile(r"\[?(?:W\d{0,4}\b|WARN(?:ING)?\b)|.{0,200}?\b[A-Z][A-Za-z]{0,30}Warning: ")
+_WARNING = re.compile(r"\[?(?:W\d{0,4}|WARN(?:ING)?)\b")
 _HEADS = tuple(
     re.compile(text)
     for text in (
-        r"\[(?:[A-Za-z_]{1,30}[ -]?)(?P<rank>\d{1,6})(?:\|\d{1,6})?\]:? ?",  # [rank3]:  [default0]:  [trainer0|0]:
+        r"\[[Rr]ank[ -]?(?P<rank>\d{1,6})\]:? ?",  # torch's own
+        r"\[[A-Za-z_]{1,30}(?P<rank>\d{1,6})(?:\|\d{1,6})?\]: ?",  # torchrun --tee: [default0]:  [trainer0|0]:
+        r"\[(?P<label>pod/[\w./-]{1,200})\] ?",  # kubectl logs --prefix
         r"\[\d{1,6},(?P<rank>\d{1,6})\]<std(?:out|err)>: ?",  # mpirun --tag-output
-        r" {0,6}(?P<rank>\d{1,6}): ?",  # srun --label
+        r" {0,6}(?P<rank>\d{1,6}):(?: |(?=[A-Za-z(\[]))",  # srun --label, and not 12:30:01
         r"\((?P<label>[\w.:<>-]{1,60} pid=\d{1,9}(?:, ip=[\w.:]{1,60})?|raylet(?:, ip=[\w.:]{1,60})?)\) ?",  # Ray
         r"(?P<label>[A-Za-z][\w.-]{0,62}) {1,20}\| ?",  # docker compose
         rf"\[{_STAMP} (?P<level>[IWEFC]) \d{{1,9}} \d{{1,9}}\] ?",  # Ray's C++ logs
         rf"\[?{_STAMP}\]? ?",
         r"\[?(?P<level>[IWEF])\d{3,4} \d\d:\d\d:\d\d\.\d{1,9} {0,3}\d{0,20} ?[\w./-]{1,160}:\d{1,6}\] ?",  # glog
         r"(?P<level>INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./-]{1,120}:\d{1,6}\] ?",  # vLLM
+        r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})? ",
         r"\[\d{1,9}\] (?=\S)",  # line numbers of a viewer
         r"(?:> ?){1,4}",  # a quoted report
         r"E {3}",  # pytest
@@ -106,7 +109,7 @@ def split(number: int, text: str) -> Line:
         when = _when(groups) if groups.get("stamp") else when
         warning = warning or (groups.get("level") or "")[:1] == "W"
         rest = rest[match.end() :]
-    return Line(number, rank, when, rest, warning or bool(_WARNING.match(rest)))
+    return Line(number, rank, when, rest, warning or "Warning: " in rest[:400] or bool(_WARNING.match(rest)))
 
 
 def _rank(groups: dict[str, str | None]) -> str:
@@ -116,9 +119,9 @@ def _rank(groups: dict[str, str | None]) -> str:
 
 
 def _when(groups: dict[str, str | None]) -> float | None:
-    stamp = (groups["stamp"] or "").replace("_", " ").replace("T", " ")
+    year, month, day, hour, minute, second = (int(word) for word in re.split(r"\D", groups["stamp"] or ""))
     try:
-        seconds = datetime.strptime(stamp, "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc).timestamp()
+        seconds = calendar.timegm((year, month, day, hour, minute, second))
     except ValueError:  # month 13 and the like
         return None
     return seconds + float(f"0.{groups.get('part') or 0}")

@@ -118,7 +118,7 @@ def _old_rope(rope: dict[str, Any]) -> bool:
     """Whether transformers before modeling_rope_utils accepts it: exactly type and factor, a float above 1."""
     factor = rope.get("factor")
     return (
-        True
+        rope.keys() == {"type", "factor"}
         and rope["type"] in {"linear", "dynamic"}
         and isinstance(factor, float)
         and factor > 1

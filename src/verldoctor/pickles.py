@@ -23,10 +23,14 @@ _COUNTED = {
 
 
 class PickleError(ValueError):
-    """Not a whole pickle; the message says how."""
+    """Not a whole pickle; the message says how, `found` what comes before: a reader would have executed that."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.found = Summary()
 
 
-class TooLongError(ValueError):
+class TooLongError(PickleError):
     """A pickle of more opcodes than are looked at here."""
 
 
@@ -89,7 +93,12 @@ def summary(data: bytes, start: int = 0) -> Summary:
         PickleError: cut off, no pickle, or out of order.
         TooLongError: more opcodes than are looked at.
     """
-    return _Walk(data, start).run()
+    walk = _Walk(data, start)
+    try:
+        return walk.run()
+    except PickleError as error:
+        error.found = walk.found
+        raise
 
 
 class _Walk:

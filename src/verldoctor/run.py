@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 KINDS = ("env", "host", "fsdp", "devices", "model", "data", "checkpoint", "explain")
 MACHINE = ("env", "host", "devices")  # without paths they look at this machine
 _STDIN = Path("-")
+_NEEDED = {"yaml": "PyYAML", "packaging": "packaging"}  # module to package: all that verldoctor itself may lack
 
 
 def check_kind(kind: str, paths: Sequence[Path], context: Context) -> list[Finding]:
@@ -87,6 +88,9 @@ def _guarded(kind: str, work: Callable[[], list[Finding]]) -> list[Finding]:
     except Exception as error:
         if os.environ.get("VERLDOCTOR_DEBUG") == "1":
             raise
+        if isinstance(error, ModuleNotFoundError) and error.name in _NEEDED:
+            package = _NEEDED[error.name]
+            return [found("doctor", "DOCTOR-MODULE", kind, measured=error.name, right=package, check=kind)]
         what = safe(f"{type(error).__name__}: {error}")
         return [found("doctor", "DOCTOR-BUG", kind, measured=what, check=kind)]
 

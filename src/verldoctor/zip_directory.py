@@ -87,6 +87,8 @@ def _entries(table: bytes, shift: int) -> dict[str, Entry]:
         name = table[place + 46 : place + 46 + name_size].decode("utf-8", "replace")
         extra = table[place + 46 + name_size : place + 46 + name_size + extra_size]
         size, stored, offset = _wide(extra, [size, stored, offset])
+        if name in found:
+            raise ZipError(f"the table of contents names {name} twice")
         found[name] = Entry(name, offset + shift, stored, size, method)
         place += 46 + name_size + extra_size + comment
     return found

@@ -1,4 +1,4 @@
-"""`verlstack build`: lock → OCI layout. Base, interpreter, wheel layers, verl, smoke tests; same lock, same bytes."""
+"""`verlstack build`, lock → image: base, interpreter, wheels, verl and smoke tests as one OCI layout."""
 
 from __future__ import annotations
 

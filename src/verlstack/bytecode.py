@@ -54,7 +54,10 @@ class Compiler:
             self._pipe.stdin.write(_NUMBER.pack(len(name)) + name + _NUMBER.pack(len(source)) + source)
             self._pipe.stdin.flush()
             head = self._pipe.stdout.read(_NUMBER.size)
-            data = self._pipe.stdout.read(_NUMBER.unpack(head)[0])
+            (length,) = _NUMBER.unpack(head)
+            data = self._pipe.stdout.read(length)
+            if len(data) != length:
+                raise struct.error("the answer is cut short")  # noqa: TRY301 - the same as a missing length
         except (BrokenPipeError, struct.error) as e:
             raise BaseImageError(
                 f"the stack's interpreter died while compiling {path}",

@@ -30,6 +30,8 @@ _STORAGE_TROUBLE = {
     errno.EACCES: ("permission denied", "set VERLSTACK_CACHE to a folder of your own"),
     errno.EPERM: ("operation not permitted", "set VERLSTACK_CACHE to a folder of your own"),
     errno.EIO: ("the disk reports an input/output error", "check the disk, then run the command again"),
+    errno.EEXIST: ("a file stands where a folder is needed", "move that file away"),
+    errno.ENOLCK: ("the file system has no locks", "set VERLSTACK_CACHE to a folder on a local disk"),
     errno.ENOTDIR: ("a file stands where a folder is needed", "move that file away"),
 }
 
@@ -96,12 +98,20 @@ class Cache:
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> Cache:
-        """The cache that `env` asks for: VERLSTACK_CACHE, else XDG_CACHE_HOME/verlstack, else ~/.cache/verlstack."""
-        if own := env.get("VERLSTACK_CACHE"):
-            return cls(Path(own).expanduser().absolute())
-        if xdg := env.get("XDG_CACHE_HOME"):
-            return cls(Path(xdg).absolute() / "verlstack")
-        return cls(Path(env.get("HOME") or Path.home()) / ".cache" / "verlstack")
+        """The cache that `env` asks for: VERLSTACK_CACHE, else XDG_CACHE_HOME/verlstack, else ~/.cache/verlstack.
+
+        Raises:
+            StorageError: the user has no home folder.
+        """
+        try:
+            if own := env.get("VERLSTACK_CACHE"):
+                return cls(Path(own).expanduser().absolute())
+            if xdg := env.get("XDG_CACHE_HOME"):
+                return cls(Path(xdg).absolute() / "verlstack")
+            return cls(Path(env.get("HOME") or Path.home()).absolute() / ".cache" / "verlstack")
+        except RuntimeError as e:  # pathlib's word for a user without home
+            todo = "set VERLSTACK_CACHE to a folder of yours"
+            raise StorageError("there is no home folder to keep the cache in", todo=todo) from e
 
     @property
     def tmp(self) -> Path:
@@ -149,7 +159,8 @@ class Cache:
                 pass  # somebody else is at work: leave their unfinished files alone
             else:
                 _empty(self.tmp)
-            fcntl.flock(gate, fcntl.LOCK_SH)
+            with storage_errors(self.root):
+                fcntl.flock(gate, fcntl.LOCK_SH)
             yield self
 
     @contextlib.contextmanager
@@ -160,7 +171,8 @@ class Cache:
             path.parent.mkdir(parents=True, exist_ok=True)
             handle = path.open("a")
         with handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            with storage_errors(path):
+                fcntl.flock(handle, fcntl.LOCK_EX)
             yield
 
 

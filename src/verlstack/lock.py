@@ -1,4 +1,4 @@
-"""`verlstack lock`: pins → lock. Resolve, fetch, build what exists only as source, compose, record every diff_id."""
+"""`verlstack lock`, pins → lock: resolve, fetch, build what exists only as source, compose, record every diff_id."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from verlstack import canonical
 from verlstack.download import Artifact
 from verlstack.errors import LockError, StorageError
 from verlstack.layer import Compression
@@ -122,17 +123,18 @@ def _read(path: Path, renew: str) -> str:
 def _parse(table: dict[str, Any], requirements: str) -> Lock:
     hashes = {name: (version, sha) for name, version, sha in _REQUIREMENT.findall(requirements)}
     built = tuple(
-        Built(source=_artifact(b), wheel=b["wheel"], wheel_sha256=_checked(b["wheel_sha256"])) for b in table["built"]
+        Built(source=_artifact(b), wheel=b["wheel"], wheel_sha256=_checked(b["wheel_sha256"]))
+        for b in table.get("built", [])
     )
     wheels = tuple(
         Artifact(
             project=w["name"],
             version=hashes[w["name"]][0],
             filename=w["file"],
-            size=w["size"],
+            size=w.get("size"),
             sha256=hashes[w["name"]][1],
         )
-        for w in table["wheel"]
+        for w in table.get("wheel", [])
     )
     unexplained = set(hashes) - {w.project for w in wheels} - {b.source.project for b in built}
     if unexplained:
@@ -147,9 +149,9 @@ def _parse(table: dict[str, Any], requirements: str) -> Lock:
         registry_base=table.get("registry_base"),
         wheels=wheels,
         built=built,
-        build_tools=tuple(_artifact(t) for t in table["build_tool"]),
+        build_tools=tuple(_artifact(t) for t in table.get("build_tool", [])),
         layers=tuple(
-            Layer(name=x["name"], packages=tuple(x["packages"]), diff_id=x["diff_id"]) for x in table["layer"]
+            Layer(name=x["name"], packages=tuple(x["packages"]), diff_id=x["diff_id"]) for x in table.get("layer", [])
         ),
     )
 
@@ -159,7 +161,7 @@ def _artifact(table: dict[str, Any]) -> Artifact:
         project=table["name"],
         version=table["version"],
         filename=table["file"],
-        size=table["size"],
+        size=table.get("size"),
         sha256=_checked(table["sha256"]),
     )
 
@@ -173,7 +175,7 @@ def _checked(sha256: str) -> str:
 def checksum(requirements: str, document: str) -> str:
     """SHA-256 over both files but for the line that holds it: the lock's name, and the proof that nobody edited it."""
     body = "".join(line for line in document.splitlines(keepends=True) if not line.startswith("checksum = "))
-    return hashlib.sha256(requirements.encode() + body.encode()).hexdigest()
+    return hashlib.sha256(canonical.dumps([requirements, body])).hexdigest()
 
 
 def render_requirements(wheels: tuple[Artifact, ...], sdists: tuple[Artifact, ...], stack: str) -> str:
@@ -219,5 +221,6 @@ def _table(artifact: Artifact) -> dict[str, Any]:
 
 
 def _pairs(table: dict[str, Any]) -> list[str]:
-    """TOML key/value lines; JSON's strings, numbers, booleans and lists of strings are TOML as they are."""
-    return [f"{key} = {json.dumps(value)}\n" for key, value in table.items() if value is not None]
+    """TOML key/value lines: JSON's values are TOML's, but for DELETE, which TOML wants escaped."""
+    text = {key: json.dumps(value, ensure_ascii=False) for key, value in table.items() if value is not None}
+    return [f"{key} = {value}\n".replace("\x7f", "\\u007f") for key, value in text.items()]

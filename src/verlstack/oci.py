@@ -123,8 +123,9 @@ def write_layout(image: Image, folder: Path, *, tag: str) -> None:
         _write(folder / "oci-layout", canonical.dumps(_LAYOUT))
         _write(folder / "index.json", _index(image, tag))  # from here on the layout holds the new image
         keep = {x.blob.digest for x in image.layers} | {digest(image.config), image.digest}
-        for path in blobs.iterdir():
-            if f"sha256:{path.name}" not in keep:
+        # What an earlier image had, and what a killed build left; folders are not ours.
+        for path in (*blobs.iterdir(), *folder.glob(".*")):
+            if f"sha256:{path.name}" not in keep and path.is_file():
                 path.unlink()
 
 
@@ -212,7 +213,7 @@ def read_layout(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
         (entry,) = json.loads((folder / "index.json").read_bytes())["manifests"]
         manifest = _document(folder, entry["digest"])
         return entry["digest"], manifest, _document(folder, manifest["config"]["digest"])
-    except (OSError, ValueError, KeyError, TypeError) as e:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
         raise UsageError(
             f"no OCI layout with one image here: {type(e).__name__}", where=str(folder), todo="run `make image` first"
         ) from e

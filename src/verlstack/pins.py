@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import re
 import tomllib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
-from verlstack import canonical, verltags
+from verlstack import canonical, plan, verltags
 from verlstack.errors import PinsError, StorageError, UsageError
 from verlstack.layer import Compression
+from verlstack.schema import BadValueError, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 FORMAT = 1  # the image format this code writes
+_STACK_KEYS = (
+    *("title", "python", "cuda", "platform", "registry_base", "requires", "verl", "build_tools", "environment"),
+    "left_out",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,35 +98,40 @@ def load(path: Path, name: str) -> Stack:
 
     Raises:
         UsageError: no such stack; the message names the nearest.
-        PinsError: the file is not TOML, or a value is missing, of the wrong type or without its reason.
+        PinsError: the file is not TOML, or a value is missing, of the wrong type or form, or without its reason.
         StorageError: the file cannot be read.
     """
-    table = _read(path)
-    stacks = table.get("stack", {})
-    if name not in stacks:
-        known = ", ".join(sorted(stacks)) or "none"
-        near = difflib.get_close_matches(name, stacks, n=1)
-        raise UsageError(
-            f"there is no stack {name!r}; known: {known}",
-            where=str(path),
-            todo=f"did you mean {near[0]!r}?" if near else f"add [stack.{name}] there, or name one of these",
-        )
+    document = _read(path)
     try:
-        return _stack(name, stacks[name], table)
-    except _Bad as bad:
-        raise PinsError(
-            str(bad), where=f"{path}, [stack.{name}]", todo="mend the pins; STACK cu121 is an example"
-        ) from None
+        stacks = _stacks(document)
+        if name in stacks.values:
+            return _stack(name, stacks.table(name), document)
+    except BadValueError as bad:
+        where = f"{path}, [stack.{name}]"
+        raise PinsError(str(bad), where=where, todo="mend the pins; stack cu121 is an example") from None
+    near = difflib.get_close_matches(name, stacks.values, n=1)
+    raise UsageError(
+        f"there is no stack {name!r}; known: {', '.join(sorted(stacks.values)) or 'none'}",
+        where=str(path),
+        todo=f"did you mean {near[0]!r}?" if near else f"add [stack.{name}] there, or name one of these",
+    )
 
 
 def names(path: Path) -> tuple[str, ...]:
-    """Names of all stacks in the file, sorted."""
-    return tuple(sorted(_read(path).get("stack", {})))
+    """Names of all stacks in the file, sorted.
 
-
-def _read(path: Path) -> dict[str, Any]:
+    Raises:
+        PinsError, StorageError: as `load`.
+    """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tuple(sorted(_stacks(_read(path)).values))
+    except BadValueError as bad:
+        raise PinsError(str(bad), where=str(path), todo="mend the pins") from None
+
+
+def _read(path: Path) -> Table:
+    try:
+        return Table(tomllib.loads(path.read_text(encoding="utf-8")), path.name)
     except FileNotFoundError as e:
         raise PinsError(
             "there is no pins file", where=str(path), todo="run in a checkout, or pass --constraints"
@@ -131,95 +142,98 @@ def _read(path: Path) -> dict[str, Any]:
         raise PinsError(f"the pins are not TOML: {e}", where=str(path)) from e
 
 
-class _Bad(Exception):  # noqa: N818 - turned into a PinsError one frame up
-    pass
+def _stacks(document: Table) -> Table:
+    stacks = document.table("stack", required=False)
+    for name in stacks.values:
+        if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", name):  # it becomes a file name and a tag
+            raise BadValueError(f"{name!r} is no name for a stack: lower case letters, digits, dots and hyphens")
+    return stacks
 
 
-def _get(table: Mapping[str, Any], key: str, kind: type, default: Any = None) -> Any:
-    value = table.get(key, default)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise _Bad(
-            f"{key} must be given as {kind.__name__}" if value is None else f"{key} = {value!r} is no {kind.__name__}"
-        )
-    return value
-
-
-def _reasoned(table: Mapping[str, Any], key: str, field: str) -> dict[str, str]:
-    """A table NAME = { `field` = "…", why = "…" } as {NAME: field}; a missing reason is an error."""
-    found = {}
-    for name, value in _get(table, key, dict, {}).items():
-        if not isinstance(value, dict) or not isinstance(value.get(field), str) or not value.get("why"):
-            raise _Bad(f'{key}.{name} must be {{ {field} = "…", why = "…" }}: every choice carries its reason')
-        found[name] = value[field]
-    return found
-
-
-def _requirements(table: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    lines = []
-    for name, bound in _reasoned(table, key, "bound").items():
+def _requirements(table: Table, key: str) -> tuple[str, ...]:
+    found: dict[str, str] = {}
+    for name, bound in table.reasoned(key, "bound").items():
         try:
-            lines.append(str(Requirement(f"{name}{bound}")))
+            requirement = Requirement(f"{name}{bound}")
         except InvalidRequirement as e:
-            raise _Bad(f"{key}: {name}{bound} is no requirement: {e}") from None
-    if not lines:
-        raise _Bad(f"{key} is empty")
-    return tuple(sorted(lines))
+            raise BadValueError(f"{key}: {name}{bound} is no requirement: {e}") from None
+        if requirement.url:
+            raise BadValueError(f"{key}.{name} names an address; files come from the configured index, by hash")
+        if found.setdefault(canonicalize_name(requirement.name), str(requirement)) != str(requirement):
+            raise BadValueError(f"{key} bounds {requirement.name} twice")
+    if not found:
+        raise BadValueError(f"{key} is empty")
+    return tuple(sorted(found.values()))
 
 
-def _strings(table: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    values = _get(table, key, list, [])
-    if not all(isinstance(v, str) for v in values):
-        raise _Bad(f"{key} must be a list of strings")
-    return tuple(values)
-
-
-def _compression(table: Mapping[str, Any]) -> Compression:
+def _compression(table: Table) -> Compression:
+    table.only("level", "window_log", "long_distance", "library", "fast_level")
     return Compression(
-        level=_get(table, "level", int),
-        window_log=_get(table, "window_log", int),
-        long_distance=_get(table, "long_distance", bool),
-        library=_get(table, "library", str),
+        level=table.integer("level", -7, 19),  # above 19 zstd needs --ultra and gigabytes
+        window_log=table.integer("window_log", 10, 27),  # more than 27 a plain `zstd -d` refuses
+        long_distance=table.get("long_distance", bool),
+        library=table.text("library"),
     )
 
 
-def _verl(table: Mapping[str, Any]) -> Verl:
-    texts = {key: _get(table, key, str) for key in ("tag", "commit", "repository", "sdist", "sdist_sha256")}
-    if len(texts["sdist_sha256"]) != 64 or len(texts["commit"]) != 40:
-        raise _Bad("verl.sdist_sha256 has 64 hexadecimal digits and verl.commit 40")
-    if texts["tag"] not in verltags.known():
-        near = " and ".join(verltags.nearest(texts["tag"]))
-        raise _Bad(f"verl has no tag {texts['tag']}; the nearest real ones are {near}")
-    return Verl(**texts, strip=_strings(table, "strip"))
+def _verl(table: Table) -> Verl:
+    table.only("tag", "commit", "repository", "sdist", "sdist_sha256", "strip", "why")
+    table.text("why")
+    tag = table.text("tag")
+    if tag not in verltags.known():
+        near = " and ".join(verltags.nearest(tag))
+        raise BadValueError(f"verl has no tag {tag}; the nearest real ones are {near}")
+    return Verl(
+        tag=tag,
+        commit=table.text("commit", r"[0-9a-f]{40}", "40 hexadecimal digits"),
+        repository=table.text("repository"),
+        sdist=table.text("sdist", r"[^/\s]+", "a file name"),
+        sdist_sha256=table.text("sdist_sha256", r"[0-9a-f]{64}", "64 hexadecimal digits"),
+        strip=table.texts("strip"),
+    )
 
 
-def _stack(name: str, table: Mapping[str, Any], shared: Mapping[str, Any]) -> Stack:
-    image, layers = _get(shared, "image", dict), _get(shared, "layers", dict)
-    if _get(image, "format", int) != FORMAT:
-        raise _Bad(f"image.format = {image['format']}, but this verlstack writes format {FORMAT}")
-    compression = _get(image, "compression", dict)
-    base = table.get("registry_base")
-    if base is not None and "@sha256:" not in str(base):
-        raise _Bad(f"registry_base = {base!r} has no digest; a tag can move")
+def _groups(layers: Table) -> tuple[Group, ...]:
+    found = []
+    for values in layers.get("group", list, []):
+        group = Table(values, "layers.group")
+        group.only("name", "packages", "why")
+        group.text("why")
+        found.append(Group(name=group.text("name"), packages=group.texts("packages")))
+    if len({group.name for group in found}) != len(found):
+        raise BadValueError("two layer groups have the same name")
+    return tuple(found)
+
+
+def _stack(name: str, table: Table, document: Table) -> Stack:
+    document.only("image", "layers", "debian", "stack")
+    table.only(*_STACK_KEYS)
+    image, layers = document.table("image"), document.table("layers")
+    image.only("format", "epoch", "compression", "environment")
+    layers.only("heavy_bytes", "group")
+    if image.get("format", int) != FORMAT:
+        raise BadValueError(f"image.format = {image.values['format']}, but this verlstack writes format {FORMAT}")
+    base = table.values.get("registry_base")
+    if base is not None and not re.search(r"@sha256:[0-9a-f]{64}$", str(base)):
+        raise BadValueError(f"registry_base = {base!r} has no digest; a tag can move")
+    environment = image.reasoned("environment", "value") | table.reasoned("environment", "value")
+    debian = document.table("debian", required=False)
     return Stack(
         name=name,
-        title=_get(table, "title", str),
-        python=_get(table, "python", str),
-        cuda=_get(table, "cuda", str),
-        platform=_get(table, "platform", str),
+        title=table.text("title"),
+        python=table.text("python", r"3\.\d+", "of the form 3.10"),
+        cuda=table.text("cuda"),
+        platform=table.text("platform", plan.PLATFORM, "of the form x86_64-manylinux_2_35"),
         registry_base=base,
         requires=_requirements(table, "requires"),
         build_tools=_requirements(table, "build_tools"),
-        verl=_verl(_get(table, "verl", dict)),
-        environment=tuple(
-            sorted((_reasoned(image, "environment", "value") | _reasoned(table, "environment", "value")).items())
-        ),
-        left_out=tuple(sorted(_get(table, "left_out", dict, {}))),
-        debian_packages=tuple(sorted(_get(_get(shared, "debian", dict, {}), "packages", dict, {}))),
-        heavy_bytes=_get(layers, "heavy_bytes", int),
-        groups=tuple(
-            Group(name=_get(g, "name", str), packages=_strings(g, "packages")) for g in _get(layers, "group", list, [])
-        ),
-        epoch=_get(image, "epoch", int),
-        compression=_compression(compression),
-        fast_level=_get(compression, "fast_level", int),
+        verl=_verl(table.table("verl")),
+        environment=tuple(sorted(environment.items())),
+        left_out=table.reasons("left_out"),
+        debian_packages=debian.reasons("packages"),
+        heavy_bytes=layers.integer("heavy_bytes", 1, 10**12),
+        groups=_groups(layers),
+        epoch=image.integer("epoch", 0, 8**11 - 1),  # what a ustar header can hold
+        compression=_compression(image.table("compression")),
+        fast_level=image.table("compression").integer("fast_level", -7, 19),
     )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # PEP 600 keeps the older names for three glibc versions.
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
-_PLATFORM = re.compile(r"(?P<arch>\w+)-manylinux_2_(?P<glibc>\d+)")
+PLATFORM = r"(?P<arch>\w+)-manylinux_2_(?P<glibc>\d+)"  # uv's name for it
 VERL_LAYER = "verl"
 SMOKE_LAYER = "smoke"
 
@@ -34,7 +34,7 @@ def tags(python: str, platform: str) -> tuple[Tag, ...]:
     Raises:
         PinsError: `platform` is of another form.
     """
-    match = _PLATFORM.fullmatch(platform)
+    match = re.fullmatch(PLATFORM, platform)
     if not match or not re.fullmatch(r"3\.\d+", python):
         raise PinsError(
             f"python = {python!r} on platform = {platform!r} is not of the form 3.10 on x86_64-manylinux_2_35"
@@ -64,6 +64,8 @@ def layers(stack: Stack, sizes: Mapping[str, int]) -> tuple[tuple[str, tuple[str
     """
     own = {canonicalize_name(Requirement(line).name) for line in stack.requires}
     alone = {p for p in sizes if p in own or sizes[p] >= stack.heavy_bytes}
+    if taken := sorted({group.name for group in stack.groups} & {*alone, VERL_LAYER, SMOKE_LAYER}):
+        raise PinsError(f"a layer group and another layer are both called {taken[0]}", todo="rename the group")
     grouped: dict[str, list[str]] = {group.name: [] for group in stack.groups}
     for package in sorted(set(sizes) - alone):
         grouped[_group(package, stack.groups, stack.name)].append(package)

@@ -81,7 +81,7 @@ class Bars:
     """Live bars on a terminal."""
 
     def __init__(self, console: Console) -> None:
-        """Draw on `console`; call `close` (or use as a context manager) to leave the terminal in order."""
+        """Draw on `console`; call `close` to leave the terminal in order."""
         from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - 0.1 s
         from rich.progress import Progress as RichProgress  # noqa: PLC0415
 
@@ -92,7 +92,9 @@ class Bars:
         self._rich.start()
 
     def start(self, task: str, total: int | None = None) -> None:
-        """Add a bar."""
+        """Add a bar; one that is there already starts anew."""
+        if task in self._ids:
+            self._rich.remove_task(self._ids.pop(task))
         self._ids[task] = self._rich.add_task(task, total=total)
 
     def advance(self, task: str, amount: int) -> None:

@@ -6,6 +6,7 @@ import sys
 import tomllib
 import urllib.parse
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,18 +88,15 @@ def resolve(
 
 def _choose(package: dict[str, Any], ranks: Mapping[Tag, int]) -> Artifact:
     """The best wheel of a pylock package (PEP 751), or its sdist."""
-    best: tuple[int, str, dict[str, Any]] | None = None
-    for wheel in package.get("wheels", []):
-        name = _filename(wheel)
-        rank = _rank(name, ranks)
-        if rank is not None and (best is None or (rank, name) < best[:2]):
-            best = rank, name, wheel
+    best = min((w for w in package.get("wheels", []) if _fits(w, ranks)), key=partial(_preference, ranks), default=None)
     if best is None and "sdist" not in package:
         raise PinsError(
             f"{package['name']} {package['version']} has no wheel for this platform and no sdist",
             todo="pin another release of it",
         )
-    file = best[2] if best else package["sdist"]
+    file = best or package["sdist"]
+    if "sha256" not in file.get("hashes", {}):
+        raise FetchError(f"the index lists {_filename(file)} without a sha256", todo="use an index that lists hashes")
     return Artifact(
         project=canonicalize_name(package["name"]),
         version=package["version"],
@@ -109,7 +107,21 @@ def _choose(package: dict[str, Any], ranks: Mapping[Tag, int]) -> Artifact:
 
 
 def _filename(file: dict[str, Any]) -> str:
-    return str(file.get("name") or urllib.parse.unquote(urllib.parse.urlsplit(file["url"]).path.rpartition("/")[2]))
+    """Name of a pylock file, which may give only an address, or a path on a local index."""
+    address = urllib.parse.urlsplit(file.get("url") or file.get("path", "")).path
+    return str(file.get("name") or urllib.parse.unquote(address.rpartition("/")[2]))
+
+
+def _fits(wheel: dict[str, Any], ranks: Mapping[Tag, int]) -> bool:
+    return _rank(_filename(wheel), ranks) is not None
+
+
+def _preference(ranks: Mapping[Tag, int], wheel: dict[str, Any]) -> tuple[object, ...]:
+    """Best tag first, then the highest build number (PEP 427), then the name: never chance."""
+    name = _filename(wheel)
+    _, _, build, _ = parse_wheel_filename(name)
+    number, suffix = build or (0, "")
+    return _rank(name, ranks), -number, suffix, name
 
 
 def _rank(filename: str, ranks: Mapping[Tag, int]) -> int | None:

@@ -98,7 +98,7 @@ class Builder:
             raise HashMismatchError(
                 f"the wheel built for {recipe.project} has sha256 {have}, the lock says {expected}; it was deleted",
                 where=path.name,
-                todo=f"compare Python {self.interpreter.version} with recorded_with in the lock, or run `verlstack lock`",
+                todo=f"was the lock recorded with Python {self.interpreter.version}? If so, run `verlstack lock`",
             )
         return path
 

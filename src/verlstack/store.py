@@ -53,10 +53,10 @@ class Job:
     @property
     def key(self) -> str:
         """SHA-256 over what decides the bytes; paths on this machine do not."""
-        entries = [(e.path, e.kind, e.mode, e.link, layer.fingerprint(e)) for e in self.entries]
+        entries = [(e.path, e.uid, e.gid, e.kind, e.mode, e.link, layer.fingerprint(e)) for e in self.entries]
         wheels = [(path.name, sha256) for path, sha256 in self.wheels]
         parts = [wheels, entries, self.venv, self.format, self.epoch, self.compression, self.python, self.cache_tag]
-        return canonical.digest(parts)
+        return canonical.digest([*parts, sorted(map(str, self.tags)) if wheels else []])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class Finished:
     Attributes:
         name: layer name.
         blob: the layer.
-        claims: path → fingerprint of every file in it, to find paths that two layers claim.
+        claims: path → fingerprint of every file and link in it, to find paths that two layers claim.
         cached: it was there already.
         seconds: time this process spent on it.
     """
@@ -85,6 +85,7 @@ def find(job: Job, cache: Cache) -> Finished | None:
     try:
         table: dict[str, Any] = json.loads(meta.read_bytes())
         blob = Blob(path=path, media_type=MEDIA_TYPES["zstd"], **table["blob"])
+        claims = dict(table["claims"])
         sound = f"sha256:{sha256_file(path)}" == blob.digest
     except FileNotFoundError:
         return None
@@ -95,7 +96,7 @@ def find(job: Job, cache: Cache) -> Finished | None:
             meta.unlink(missing_ok=True)
             path.unlink(missing_ok=True)
         return None
-    return Finished(name=job.name, blob=blob, claims=table["claims"], cached=True, seconds=time.monotonic() - start)
+    return Finished(name=job.name, blob=blob, claims=claims, cached=True, seconds=time.monotonic() - start)
 
 
 def build(job: Job, cache: Cache, progress: Callable[[int], None]) -> Finished:
@@ -121,7 +122,7 @@ def _build(job: Job, cache: Cache, progress: Callable[[int], None]) -> Finished:
     with atomic(path, tmp=cache.tmp, mode=0o444) as out:
         diff_id, digest, size, raw_size = layer.write(entries, out, job.compression, epoch=job.epoch, progress=progress)
     blob = Blob(path=path, digest=digest, diff_id=diff_id, size=size, raw_size=raw_size, media_type=MEDIA_TYPES["zstd"])
-    claims = {e.path: layer.fingerprint(e) or "" for e in entries if e.kind == "file"}
+    claims = {e.path: layer.fingerprint(e) or f"-> {e.link}" for e in entries if e.kind != "dir"}
     table = {"digest": digest, "diff_id": diff_id, "size": size, "raw_size": raw_size}
     with atomic(cache.layers / f"{job.key}.json", tmp=cache.tmp) as out:  # its presence makes the layer count
         out.write(canonical.dumps({"blob": table, "claims": claims}))

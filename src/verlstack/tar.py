@@ -19,6 +19,7 @@ _MAX_NAME = 100
 _MAX_PREFIX = 155
 _MAX_LINK = 100
 _MAX_SIZE = 8**11 - 1  # eleven octal digits
+_MAX_ID = 8**7 - 1  # seven
 _TYPES = {"file": b"0", "dir": b"5", "symlink": b"2"}
 
 
@@ -87,12 +88,18 @@ def header(entry: Entry, epoch: int) -> bytes:
         records.append(("linkpath", link))
     if entry.size > _MAX_SIZE:
         records.append(("size", str(entry.size).encode()))
+    records += [(key, str(i).encode()) for key, i in (("uid", entry.uid), ("gid", entry.gid)) if i > _MAX_ID]
     blocks = b""
     if records:
         body = b"".join(_record(key, value) for key, value in records)
         blocks = _block((b"pax_header", b""), 0o644, (0, 0), len(body), epoch, b"x", b"") + body + padding(len(body))
     size = entry.size if entry.size <= _MAX_SIZE else 0
-    return blocks + _block(split, entry.mode, (entry.uid, entry.gid), size, epoch, _TYPES[entry.kind], link[:_MAX_LINK])
+    return blocks + _block(split, entry.mode, _owner(entry), size, epoch, _TYPES[entry.kind], link[:_MAX_LINK])
+
+
+def _owner(entry: Entry) -> tuple[int, int]:
+    """Owner as ustar holds it; a larger number stands in the pax record alone."""
+    return (entry.uid if entry.uid <= _MAX_ID else 0), (entry.gid if entry.gid <= _MAX_ID else 0)
 
 
 def _split(name: bytes) -> tuple[bytes, bytes] | None:

@@ -129,6 +129,17 @@ def test_a_crash_in_a_check_is_an_unknown_finding_that_names_it(
         cli.main(["host"])
 
 
+def test_a_module_that_verldoctor_lacks_is_named_with_its_package(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def check(paths: object, context: object) -> list[Finding]:
+        raise ModuleNotFoundError("No module named 'yaml'", name="yaml")
+
+    put_check(monkeypatch, check)
+    assert cli.main(["host"]) == 2
+    assert "pip install PyYAML" in capsys.readouterr().out
+
+
 def test_ctrl_c_ends_without_a_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def check(paths: object, context: object) -> list[Finding]:
         raise KeyboardInterrupt

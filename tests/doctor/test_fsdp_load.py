@@ -197,6 +197,12 @@ def test_python_objects_are_never_made(tmp_path: Path) -> None:
     assert not (tmp_path / "made").exists()
 
 
+def test_tags_and_dates_stay_text(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text("a: !env HOME\nb: 2024-01-31\nc: !!python/name:os.system x\n")
+    assert [setting.value for setting in load(file).settings.values()] == ["HOME", "2024-01-31", "x"]
+
+
 def test_a_key_twice_is_noticed(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     file.write_text("data: {seed: 1, seed: 2}\n")

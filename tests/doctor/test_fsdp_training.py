@@ -10,7 +10,7 @@ import pytest
 from verldoctor.context import Context
 from verldoctor.finding import Finding, rules
 from verldoctor.fsdp import check
-from verldoctor.versions import table
+from verldoctor.versions import applies, has, release, table
 
 CASES = Path(__file__).with_name("cases") / "fsdp"
 CU121 = {"torch": "2.3.1+cu121", "transformers": "4.41.2", "verl": "0.2.0.post2"}
@@ -262,6 +262,22 @@ def test_every_rule_has_both_ways_and_a_source() -> None:
 
     assert set(rules("fsdp")) == {*PAIRS, *PLAIN, *LOAD}
     assert all(rule.source and rule.fix and rule.why for rule in rules("fsdp").values())
+
+
+def test_versions_are_compared_without_their_local_part() -> None:
+    assert str(release("2.3.1+cu121")) == "2.3.1"
+    assert release("nightly") is None
+    # 4.47.1 itself is inside verl's bounds for Ulysses, whatever is built into it
+    assert not applies("FSDP-ULYSSES", {**VLLM, "transformers": "4.47.1+local"})
+    assert applies("FSDP-ULYSSES", {**VLLM, "transformers": "4.48.0"})
+    assert not applies("FSDP-ULYSSES", {"verl": "0.2.0"})
+
+
+def test_what_a_table_cannot_tell_is_not_said() -> None:
+    assert has("config", "qwen3", CU121) is False
+    assert has("config", "qwen3", {"transformers": "4.51.0"}) is True
+    assert has("config", "tomorrow", {"transformers": "6.0"}) is None  # newer than what was looked at
+    assert has("config", "qwen3", {}) is None
 
 
 def test_bounds_are_of_rules_that_exist() -> None:

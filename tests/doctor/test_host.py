@@ -143,6 +143,7 @@ def test_the_driver_bound_follows_the_stack(tmp_path: Path) -> None:
     assert codes(tmp_path, line, Context(stack={"cuda": "13.0"})) == ["HOST-DRIVER"]
     assert codes(tmp_path, line, Context(stack={"cuda": "11.8"})) == []
     assert codes(tmp_path, line, Context(stack={"torch": "9.9.9"})) == ["HOST-ARCH-UNKNOWN"]
+    assert codes(tmp_path, line, Context(stack={"torch": "2.3.1", "cuda": "12.1"})) == []
 
 
 def test_the_capability_is_known_by_name_where_nvidia_smi_is_old() -> None:

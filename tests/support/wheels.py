@@ -266,7 +266,8 @@ HOSTILE: dict[str, Hostile] = {
         says=r"demo/__init__\.py has 11 bytes, RECORD gives its size as 10",
     ),
     "stored with another size": Hostile(
-        wheel=Wheel(edit=change("__init__.py", method=STORED, declared=3)), says="has 3 bytes, RECORD gives its size as 10"
+        wheel=Wheel(edit=change("__init__.py", method=STORED, declared=3)),
+        says="has 3 bytes, RECORD gives its size as 10",
     ),
     "bomb by ratio": Hostile(
         wheel=Wheel(files={"demo/big.bin": _ZEROS}, edit=change("big.bin", declared=4_000_000_000)),

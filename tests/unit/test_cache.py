@@ -236,16 +236,12 @@ def test_a_lock_on_a_read_only_disk(tmp_path, monkeypatch):
 # -- bugs found while these tests were written; each mark goes when its fix comes ------------------------------------
 
 
-@pytest.mark.xfail(
-    strict=True, raises=FileExistsError, reason="EEXIST (mkdir over a file) is not among _STORAGE_TROUBLE"
-)
 def test_a_file_where_a_folder_of_the_cache_should_be(tmp_path):
     (tmp_path / "tmp").write_bytes(b"")
     with pytest.raises(StorageError), Cache(tmp_path).use():
         pass
 
 
-@pytest.mark.xfail(strict=True, raises=OSError, reason="a file system without locks (ENOLCK, some NFS) is a traceback")
 def test_a_file_system_without_locks(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOLCK, "No locks available")
@@ -256,9 +252,6 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch):
             pass
 
 
-@pytest.mark.xfail(
-    strict=True, raises=RuntimeError, reason="no HOME and no passwd entry (or ~nobody): RuntimeError of pathlib"
-)
 @pytest.mark.parametrize("env", [{}, {"VERLSTACK_CACHE": "~no-such-user/c"}])
 def test_nobody_is_at_home(monkeypatch, env):
     def unknown(*_):

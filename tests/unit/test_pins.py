@@ -87,11 +87,11 @@ WRONG = {
     "verl is a string": (bent(stack__demo__verl="v0.2"), "verl = 'v0.2' is no dict"),
     "no tag": (bent(stack__demo__verl__tag=GONE), "tag must be given"),
     "no commit": (bent(stack__demo__verl__commit=GONE), "commit must be given"),
-    "short commit": (bent(stack__demo__verl__commit="abc"), r"verl\.commit 40"),
+    "short commit": (bent(stack__demo__verl__commit="abc"), "commit = .* 40 hexadecimal"),
     "no repository": (bent(stack__demo__verl__repository=GONE), "repository must be given"),
     "no sdist": (bent(stack__demo__verl__sdist=GONE), "sdist must be given"),
     "no sdist hash": (bent(stack__demo__verl__sdist_sha256=GONE), "sdist_sha256 must be given"),
-    "short sdist hash": (bent(stack__demo__verl__sdist_sha256="abc"), r"verl\.sdist_sha256 has 64"),
+    "short sdist hash": (bent(stack__demo__verl__sdist_sha256="abc"), "sdist_sha256 = .* 64 hexadecimal"),
     "strip is a string": (bent(stack__demo__verl__strip="tests"), "strip = 'tests' is no list"),
     "strip holds numbers": (bent(stack__demo__verl__strip=[1]), "strip must be a list of strings"),
     "unreal tag": (
@@ -190,7 +190,6 @@ CHANGES = {
     "no base": bent(stack__demo__registry_base=GONE),
     "bound": bent(stack__demo__requires__torch={"bound": "==2.3.0", "why": "x"}),
     "one more": bent(stack__demo__requires__six={"bound": "", "why": "x"}),
-    "extra": bent(**{"stack__demo__requires__ray[default,serve]": {"bound": ">=2.10", "why": "x"}}),
     "build tool": bent(stack__demo__build_tools__setuptools={"bound": "==75.8.1", "why": "x"}),
     "tag": bent(stack__demo__verl__tag="v0.2"),
     "commit": bent(stack__demo__verl__commit="e" * 40),
@@ -279,9 +278,6 @@ CRASHES = {
 }
 
 
-@pytest.mark.xfail(
-    strict=True, reason="pins._read/_stack/_get: a value where a table belongs ends in TypeError/AttributeError"
-)
 @pytest.mark.parametrize("name", CRASHES)
 def test_a_value_where_a_table_belongs(name, tmp_path):
     with pytest.raises(VerlstackError):
@@ -309,16 +305,12 @@ ACCEPTED = {
 }
 
 
-@pytest.mark.xfail(strict=True, reason="pins accepts it; the trouble comes later, or never, and elsewhere")
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_more_mistakes(name, tmp_path):
     with pytest.raises(PinsError):
         load(tmp_path, ACCEPTED[name])
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a stack's name becomes file names and TOML: it needs a pattern like [a-z0-9][a-z0-9._-]*"
-)
 @pytest.mark.parametrize("name", ["../demo", "a/b", "a\nb", ""])
 def test_names_that_are_no_file_names(name, tmp_path):
     document = bent()

@@ -162,9 +162,6 @@ def test_a_package_that_no_group_takes():
     assert '"*"' in e.value.todo
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a group named like a package gives two layers of one name; check_diff_ids goes by name"
-)
 @pytest.mark.parametrize("name", ["torch", plan.VERL_LAYER, plan.SMOKE_LAYER])
 def test_layer_names_are_unique(name):
     with pytest.raises(PinsError):

@@ -108,17 +108,6 @@ def test_bars():
     assert out.count("\x1b[?25l") == out.count("\x1b[?25h") == 1  # the cursor is hidden once and shown again
 
 
-@pytest.mark.xfail(
-    strict=True, raises=TypeError, reason="Bars' docstring promises a context manager; it has no __enter__"
-)
-def test_bars_as_a_context_manager():
-    with Bars(terminal()) as bars:
-        bars.say("x")
-
-
-@pytest.mark.xfail(
-    strict=True, raises=IndexError, reason="Bars.start of a running task forgets the first bar, which then stays"
-)
 def test_a_task_that_starts_twice():
     bars = Bars(terminal())
     try:

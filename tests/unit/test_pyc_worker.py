@@ -304,9 +304,6 @@ def test_a_dead_interpreter_is_named(monkeypatch, answer):
     assert e.value.where == "/stack/python3.10"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="Compiler.compile: an answer cut short is taken for the whole; compare its length"
-)
 def test_an_interpreter_that_dies_in_mid_answer(monkeypatch):
     monkeypatch.setattr(bytecode.shell, "Pipe", Pipe(struct.pack("<I", 100) + b"pyc"))
     compiler = bytecode.Compiler(Path("/stack/python3.10"), "cpython-310")

@@ -168,9 +168,6 @@ def test_words_on_stdout_are_passed_on_too():
 # -- bugs found while these tests were written; each mark goes when its fix comes ------------------------------------
 
 
-@pytest.mark.xfail(
-    strict=True, raises=KeyError, reason="_choose: file['hashes']['sha256'] without a sha256 is a traceback"
-)
 @pytest.mark.parametrize("hashes", ['hashes = { sha512 = "ab" }', "size = 3"])
 def test_a_missing_hash(hashes):
     text = pylock(("x", "1.0", [], None)) + (
@@ -180,17 +177,11 @@ def test_a_missing_hash(hashes):
         ask(Uv(text))
 
 
-@pytest.mark.xfail(
-    strict=True, reason="_choose compares names as text, so build 1 beats build 2; the higher build tag should win"
-)
 def test_the_higher_build_number():
     names = ["x-1.0-1-py3-none-any.whl", "x-1.0-2-py3-none-any.whl"]
     assert chosen(*names) == names[1]
 
 
-@pytest.mark.xfail(
-    strict=True, raises=KeyError, reason="_filename: a file of a local index (uv writes path, not url) is a traceback"
-)
 def test_a_local_index():
     text = (
         pylock(("x", "1.0", [], None))
