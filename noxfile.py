@@ -25,7 +25,7 @@ def types(session: nox.Session) -> None:
 def unit(session: nox.Session) -> None:
     """No network, no engine, no other program; under 30 seconds."""
     session.run("coverage", "erase")
-    session.run("coverage", "run", "-m", "pytest", "tests/unit", "tests/policy", *session.posargs)
+    session.run("coverage", "run", "-m", "pytest", "tests/unit", "tests/policy", "tests/doctor", *session.posargs)
 
 
 @nox.session

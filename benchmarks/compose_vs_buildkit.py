@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
@@ -198,6 +199,7 @@ def main() -> int:
     parser.add_argument("--stack", default="cu121")
     parser.add_argument("--ours-only", action="store_true", help="no baseline: no engine needed, no ratios to it")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # 128 + 15: leave through the clean-up, not past it
     root = Cache.from_environment(os.environ).root
     root.mkdir(parents=True, exist_ok=True)
     # Beside the cache: hard links do not cross file systems.

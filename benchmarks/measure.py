@@ -91,7 +91,12 @@ def run(args: Sequence[str | Path], *, env: Mapping[str, str], folders: Iterable
             [str(a) for a in args], env=dict(env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         with _Peak(lambda: sum(map(_pss, _tree(process.pid))), MEMORY_EVERY) as memory:
-            stdout, stderr = process.communicate()
+            try:
+                stdout, stderr = process.communicate()
+            except BaseException:  # we are being stopped: so is the program, before its folders go
+                process.terminate()
+                process.wait()
+                raise
         seconds = time.monotonic() - start
     if process.returncode:
         tail = "\n".join((stderr.strip() or stdout).splitlines()[-_KEPT_LINES:])

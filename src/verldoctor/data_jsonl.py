@@ -132,17 +132,16 @@ class Scan:
             self.tally.add(problem, number)
             return
         self.tally.good += 1
-        problems = self.judge.problems(row)
-        for found in dict.fromkeys(problems):
+        problems = list(dict.fromkeys([*self.judge.problems(row), *self.tally.mixed(row)]))
+        for found in problems:
             self.tally.add(found, number)
-        self.tally.note_types(row, number)
         if isinstance(row, dict) and not VALUE_CODES & {found.code for found in problems}:
             self._add_shape(line, row, problems)
 
     def _add_shape(self, line: bytes, row: dict[str, Any], problems: list[Problem]) -> None:
         if len(self._shapes) >= _MOST_SHAPES or len(line) > self.longest * 4:
             return
-        shape = shape_of(line, row, list(dict.fromkeys(problems)))
+        shape = shape_of(line, row, problems)
         if shape is None or shape in self._shapes:
             return
         self._shapes.append(shape)

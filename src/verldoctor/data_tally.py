@@ -51,8 +51,9 @@ class Tally:
         else:
             self.left_out += rows
 
-    def note_types(self, row: Any, number: int) -> None:
-        """Compares the types of `row`'s fields with those of the rows before it."""
+    def mixed(self, row: Any) -> list[Problem]:
+        """Fields of `row` that have another type than in the rows before it."""
+        problems = []
         for path, value in _fields(row):
             name = kind(value)
             if name == "null":
@@ -61,7 +62,8 @@ class Tally:
                 continue
             first = self._types.setdefault(path, name)
             if first != name:
-                self.add(Problem("DATA-MIXED", path, f"{first} and {name}"), number)
+                problems.append(Problem("DATA-MIXED", path, f"{first} and {name}"))
+        return problems
 
 
 def _fields(row: Any) -> Iterator[tuple[str, Any]]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 NAME = "CUDA_VISIBLE_DEVICES"
 _ENTRIES = 1024  # no machine has more GPUs
 _NOTHING = {"", "-1", "nodevfiles", "none", "void", "all"}  # "all" and the like are NVIDIA_VISIBLE_DEVICES' words
-_LEADING = re.compile(r"[+]?(\d{1,9})$", re.ASCII)
+_LEADING = re.compile(r"[+]?(\d{1,9})(?!\d)", re.ASCII)  # as strtoul does: what follows the digits is ignored
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ def read(value: str | None, gpus: int | None, uuids: Sequence[str] = ()) -> Visi
     """What `value` makes visible on a machine of `gpus` GPUs (None: unknown); a value of None is unset."""
     if value is None:
         return Visible(gpus, ())
-    entries = [entry.strip() for entry in value.split(",")[:_ENTRIES]]
+    strip = not value.startswith(("GPU-", "MIG-"))  # torch strips indices only: a blank ends a list of UUIDs
+    entries = [entry.strip() if strip else entry for entry in value.split(",")[:_ENTRIES]]
     if entries[0].lower() in _NOTHING or entries[0].startswith("-"):
         right = _numbers(min(gpus or 1, 8))
         return Visible(0, (_found("EMPTY", value, right=right),)) if gpus != 0 else Visible(0, ())
@@ -45,14 +46,15 @@ def read(value: str | None, gpus: int | None, uuids: Sequence[str] = ()) -> Visi
 
 
 def _read_entries(value: str, entries: list[str], gpus: int | None, uuids: Sequence[str]) -> Visible:
+    end = next((n for n, entry in enumerate(entries) if _problem(entry, entries[0], None, ())), len(entries))
     keys = [_key(entry) for entry in entries]
-    twice = next((entry for n, entry in enumerate(entries) if keys[n] in keys[:n]), None)
+    twice = next((entries[n] for n in range(end) if keys[n] in keys[:n]), None)
     if twice is not None:
-        unique = [entry for n, entry in enumerate(entries) if keys[n] not in keys[:n]]
+        unique = [entry for n, entry in enumerate(entries[:end]) if keys[n] not in keys[:n]]
         words = {"twice": safe(twice, 60), "right": safe(",".join(unique), 120)}
         return Visible(0, (_found("DUPLICATE", value, **words),))
     good = next((n for n, entry in enumerate(entries) if _problem(entry, entries[0], gpus, uuids)), len(entries))
-    findings = [_bad(value, entries, good, gpus, uuids)] if good < len(entries) else []
+    findings = [_bad(value, entries, good, gpus, uuids)] if good < len(entries) else _trailing(value, entries, gpus)
     if len(entries) > 1 and all(entry.startswith("MIG-") for entry in entries):
         return Visible(1, (*findings, _found("MIG", str(len(entries)), right="1")))
     return Visible(good, tuple(findings))
@@ -60,7 +62,23 @@ def _read_entries(value: str, entries: list[str], gpus: int | None, uuids: Seque
 
 def _key(entry: str) -> str:
     """Entries of one key are one device: 0 and 00; a UUID in any case."""
-    return str(int(entry)) if _LEADING.match(entry) else entry.lower()
+    return str(_index(entry)) if _LEADING.match(entry) else entry.lower()
+
+
+def _index(entry: str) -> int:
+    match = _LEADING.match(entry)
+    return int(match[1]) if match else -1
+
+
+def _trailing(value: str, entries: list[str], gpus: int | None) -> list[Finding]:
+    """A finding for the first entry such as `0;1`, of which only the leading 0 is read."""
+    odd = next((entry for entry in entries if _LEADING.match(entry) and not _LEADING.fullmatch(entry)), None)
+    if odd is None:
+        return []
+    wanted = re.findall(r"\d{1,9}", value, re.ASCII)[:_ENTRIES]
+    fitting = list(dict.fromkeys(n for n in wanted if gpus is None or int(n) < gpus))
+    visible = f"{len(entries)} {'is' if len(entries) == 1 else 'are'}"
+    return [_found("TRAILING", value, bad=safe(odd, 60), visible=visible, right=safe(",".join(fitting), 120))]
 
 
 def _problem(entry: str, first: str, gpus: int | None, uuids: Sequence[str]) -> str:
@@ -71,7 +89,7 @@ def _problem(entry: str, first: str, gpus: int | None, uuids: Sequence[str]) -> 
     if form != _form(first):
         return "MIXED"
     if form == "index":
-        return "RANGE" if gpus is not None and int(entry) >= gpus else ""
+        return "RANGE" if gpus is not None and _index(entry) >= gpus else ""
     known = [uuid for uuid in uuids if uuid.startswith(form)]
     return "RANGE" if known and sum(uuid.lower().startswith(entry.lower()) for uuid in known) != 1 else ""
 

@@ -207,6 +207,8 @@ class _Source(WheelFile):
 
     def get_contents(self) -> Iterator[WheelContentElement]:
         records = self._records()
+        if absent := sorted(set(records) - {member.name for member in self._members}):
+            raise ValueError(f"RECORD lists {absent[0]}, which is not there")
         for member in self._members:
             if member.name.rpartition("/")[2] in _SIGNATURES and member.name.startswith(self.dist_info_dir):
                 continue  # a signature over a RECORD that we rewrite proves nothing

@@ -138,6 +138,16 @@ def test_files_that_are_not_whole(tmp_path):
     assert codes(torch_zip(tmp_path / "packed.pt", compression=zipfile.ZIP_DEFLATED)) == set()
 
 
+def test_a_zip_whose_table_of_contents_is_nowhere(tmp_path):
+    path = torch_zip(tmp_path / "a.pt")
+    raw = path.read_bytes()
+    for at, value in ((-6, 2**31), (-10, 2**31), (-10, 60_000), (-10, 0), (-6, 0)):
+        bent = bytearray(raw)
+        struct.pack_into("<I", bent, len(raw) + at, value)
+        path.write_bytes(bent)
+        assert codes(path) & {"CKPT-CUT", "CKPT-FORMAT"}
+
+
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_a_zip_with_two_pickles(tmp_path):
     path = torch_zip(tmp_path / "a.pt")

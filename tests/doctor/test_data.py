@@ -65,6 +65,9 @@ def test_case_jsonl_and_case_parquet():
     assert codes(CASES / "a3.parquet", "0.2.0.post2") == set()
 
 
+PROMPTS = ("question", "input", "instruction", "messages", "Query")
+ANSWERS = ("answer", "output", "response", "Solution")
+TALK = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
 FAULTS = [
     (row(prompt=..., Prompt=[{"role": "user", "content": "x"}]), "DATA-NAME-CASE", "prompt"),
     (row(data_source=..., DataSource="openai/gsm8k"), "DATA-NAME-CASE", "data_source"),
@@ -72,14 +75,8 @@ FAULTS = [
     (row(**{"data_source": ..., " data_source": "openai/gsm8k"}), "DATA-NAME-BLANK", " data_source"),
     (row(**{"prompt": ..., "prompt\t": []}), "DATA-NAME-BLANK", "prompt"),
     (row(**{"prompt": ..., "\ufeffprompt": []}), "DATA-NAME-BLANK", "prompt"),
-    *(
-        (row(**{"prompt": ..., name: "x"}), "DATA-NAME-OTHER", "prompt")
-        for name in ("question", "input", "instruction", "messages", "Query")
-    ),
-    *(
-        (row(**{"reward_model": ..., name: "4"}), "DATA-NAME-OTHER", "reward_model.ground_truth")
-        for name in ("answer", "output", "response", "Solution")
-    ),
+    *((row(**{"prompt": ..., name: "x"}), "DATA-NAME-OTHER", "prompt") for name in PROMPTS),
+    *((row(**{"reward_model": ..., name: "4"}), "DATA-NAME-OTHER", "reward_model.ground_truth") for name in ANSWERS),
     (row(reward_model={"style": "rule", "answer": "4"}), "DATA-NAME-OTHER", "reward_model.ground_truth"),
     (row(reward_model={"style": "rule", "Ground_Truth": "4"}), "DATA-NAME-OTHER", "reward_model.ground_truth"),
     (row(prompt=[{"from": "human", "value": "x"}]), "DATA-NAME-OTHER", "prompt[].role"),
@@ -115,7 +112,7 @@ FAULTS = [
     (row(reward_model="4"), "DATA-TYPE", "reward_model"),
     (row(extra_info="x"), "DATA-TYPE", "extra_info"),
     (
-        row(prompt=[{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]),
+        row(prompt=TALK),
         "DATA-LAST-ASSISTANT",
         "assistant",
     ),
@@ -237,7 +234,7 @@ def test_footer_without_pyarrow(monkeypatch):
     monkeypatch.setattr(data, "has_pyarrow", lambda: False)
     with (CASES / "a3.parquet").open("rb") as stream:
         footer = data_parquet.read_footer(stream)
-    assert footer.rows == 3
+    assert footer.rows == 2
     assert footer.row["prompt"] == [{"role": "user", "content": "x"}]
     assert footer.row["reward_model"] == {"style": "x", "ground_truth": "x"}
     assert codes(CASES / "a3.parquet") == set()

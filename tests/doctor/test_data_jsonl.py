@@ -50,6 +50,7 @@ def slow(raw):
     return {problem: tuple(count) for problem, count in scanned.tally.counts.items()}
 
 
+PLAIN = [row(f"What is {i}, said plainly and without any escape at all? " * 2, str(i), i) for i in range(300)]
 GOOD = [row(f"Q {i} " + "word " * (i % 7) + '\n"quoted" \\frac é', str(i), i) for i in range(3000)]
 
 
@@ -74,32 +75,30 @@ def bent(old, new):
     return lines([row()]).replace(old, new)
 
 
+def swapped():
+    """The right pieces of a line in the wrong order."""
+    line = lines([row()])
+    head = line[: line.index(b'"}], "ability"')]
+    first, middle, second, tail = _cut(line)
+    return head + second + b"5" + first + middle + tail
+
+
+def _cut(line):
+    start, end, last = line.index(b'"}], "ability"'), line.index(b'4"}'), line.index(b"0}}")
+    return line[start:end], b"4", line[end + 1 : last], line[last + 1 :]
+
+
+TEXTS = (
+    *("", " ", "\n\t ", "\u3000", "\u2003\u2003", "x" * 5000, "\ud83d\ude00", "\ud800", "a\ud83d", "\\", '"'),
+    *("ends with \\", '\\"', "/", "\x7f", "日本語", "にほん"),
+)
 TWISTS = [
-    row(""),
-    row(" "),
-    row("\n\t "),
-    row("\u3000"),
-    row("\u2003\u2003"),
-    row("x" * 5000),
+    *map(row, TEXTS),
     row(truth=""),
     row(truth=" "),
     row(source="other/source"),
-    row(index=-5),
-    row(index=1.5),
-    row(index=0),
-    row(index="7"),
+    *(row(index=value) for value in (-5, 1.5, 0, "7")),
     row(note="more"),
-    row("\ud83d\ude00"),
-    row("\ud800"),
-    row("a\ud83d"),
-    row("\\"),
-    row('"'),
-    row("ends with \\"),
-    row('\\"'),
-    row("/"),
-    row("\x7f"),
-    row("日本語"),
-    row("にほん"),
     {**row(), "ability": None},
     {**row(), "prompt": row()["prompt"] * 2},
     {**row(), "prompt": [{"role": "bot", "content": "x"}]},
@@ -135,13 +134,16 @@ TWISTS = [
     bent(b'", "', b'",  "'),
     lines([row('"}], "ability": "math", "reward_model": {"style": "rule", "ground_truth": "')]),
     bent(b'2+2="', b'x\\"'),
+    swapped(),
 ]
 
 
 @pytest.mark.parametrize("twist", TWISTS)
-@pytest.mark.parametrize("place", [1, 2500])
-def test_a_row_that_differs_is_judged_as_alone(twist, place):
-    raw = lines([*GOOD[:place], twist, *GOOD[place:]])
+@pytest.mark.parametrize("place", [1, 220])
+@pytest.mark.parametrize("around", [GOOD, PLAIN], ids=["escapes", "plain"])
+def test_a_row_that_differs_is_judged_as_alone(twist, place, around, monkeypatch):
+    monkeypatch.setattr(data_jsonl, "BLOCK", 8192)  # several blocks of these 250 rows
+    raw = lines([*around[:place], twist, *around[place:250]])
     scanned, found = scan(raw)
     assert found == slow(raw)
     assert scanned.parsed < 10
@@ -238,7 +240,7 @@ def test_memory_does_not_grow_with_the_file():
     block = lines(GOOD)
 
     class Repeated(io.RawIOBase):
-        left = 60
+        left = 20
 
         def read(self, size=-1):
             self.left -= 1
@@ -248,5 +250,5 @@ def test_memory_does_not_grow_with_the_file():
     tally = Scan(JUDGE).run(Repeated())
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert tally.rows == 59 * 3000
+    assert tally.rows == 19 * 3000
     assert most < 30 << 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ BOTH: dict[str, tuple[Any, Any]] = {
     "DEVICES-EMPTY": (cuda(""), GOOD),
     "DEVICES-DUPLICATE": (cuda("1,1"), GOOD),
     "DEVICES-RANGE": (cuda("0,9"), GOOD),
-    "DEVICES-SYNTAX": (cuda("0;1"), GOOD),
+    "DEVICES-SYNTAX": (cuda("0,one"), GOOD),
+    "DEVICES-TRAILING": (cuda("0;1"), GOOD),
     "DEVICES-MIXED": (cuda("0,GPU-1234"), cuda("GPU-1234,GPU-5678")),
     "DEVICES-MIG": (cuda("MIG-12,MIG-34"), cuda("MIG-12")),
     "DEVICES-NPROC": ({"gpus": 4, "nproc_per_node": 8}, {"gpus": 4, "nproc_per_node": 4}),
@@ -99,6 +101,10 @@ def test_every_rule_has_a_case_both_ways() -> None:
         ("0,1,99999999999", None, 2, "RANGE"),
         ("5", None, 1, ""),
         ("0,00", 4, 0, "DUPLICATE"),
+        ("0,-1,0", 4, 1, "RANGE"),  # the list ends before the repetition
+        ("0;1", 4, 1, "TRAILING"),
+        ("1gpu2,2ampere", 4, 2, "TRAILING"),
+        ("GPU-aa, GPU-bb", 4, 1, "SYNTAX"),  # a blank ends a list of UUIDs
         ("GPU-aa,GPU-AA", 4, 0, "DUPLICATE"),
         ("1,,2", 4, 1, "SYNTAX"),
         ("0,one", 4, 1, "SYNTAX"),
@@ -115,6 +121,26 @@ def test_visible_devices_as_the_driver_reads_them(value: str | None, gpus: int |
 @pytest.mark.parametrize(("value", "count"), [("GPU-aa11", 1), ("GPU-aa", 0), ("GPU-cc", 0), ("GPU-bb22,GPU-aa1", 2)])
 def test_uuids_may_be_shortened_as_long_as_they_name_one(value: str, count: int) -> None:
     assert visible.read(value, 3, ["GPU-aa11", "GPU-aa22", "GPU-bb22"]).count == count
+
+
+def torch_reads(value: str) -> list[str]:
+    """What torch 2.3.1's parser keeps: digits as strtoul reads them up to a negative; nothing if one is repeated."""
+    kept: list[str] = []
+    for entry in value.split(","):
+        digits = re.match(r"[+-]?\d+", entry.strip())
+        number = int(digits[0]) if digits else -1
+        if str(number) in kept:
+            return []
+        if number < 0:
+            break
+        kept.append(str(number))
+    return kept
+
+
+@given(st.lists(st.sampled_from(["0", "1", "2", "3", " 1", "-1", "x", "", "2b", "03"]), min_size=1, max_size=5))
+def test_indices_are_counted_as_torch_counts_them(entries: list[str]) -> None:
+    value = ",".join(entries)
+    assert visible.read(value, 8).count == len(torch_reads(value))
 
 
 def test_the_fix_names_as_many_gpus_as_were_asked_for() -> None:

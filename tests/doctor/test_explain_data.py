@@ -12,7 +12,8 @@ from verldoctor.explain import explain
 from verldoctor.signatures import Signature, signatures
 
 try:
-    from re import _constants as sre, _parser as parser  # type: ignore[attr-defined]
+    from re import _constants as sre  # type: ignore[attr-defined]
+    from re import _parser as parser  # type: ignore[attr-defined]
 except ImportError:  # Python 3.10
     import sre_constants as sre
     import sre_parse as parser

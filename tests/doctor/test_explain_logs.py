@@ -17,7 +17,7 @@ STAMP = 1741116510.014  # 2025-03-04 19:28:30.014 UTC
     ("text", "rank", "message"),
     [
         ("[rank3]: Traceback", "rank 3", "Traceback"),
-        ("[rank3]:   File \"a.py\", line 1", "rank 3", "  File \"a.py\", line 1"),
+        ('[rank3]:   File "a.py", line 1', "rank 3", '  File "a.py", line 1'),
         ("[Rank 3] Watchdog caught", "rank 3", "Watchdog caught"),
         ("[default0]:Traceback", "rank 0", "Traceback"),
         ("[trainer0|0]:ncclInternalError", "rank 0", "ncclInternalError"),
@@ -37,7 +37,7 @@ STAMP = 1741116510.014  # 2025-03-04 19:28:30.014 UTC
         ("12:30:01 x", "", "x"),
         ("> E   x", "", "x"),
         ("[Errno 24] Too many open files", "", "[Errno 24] Too many open files"),
-        ("  File \"a.py\"", "", "  File \"a.py\""),
+        ('  File "a.py"', "", '  File "a.py"'),
         ("OSError: [Errno 2] x", "", "OSError: [Errno 2] x"),
     ],
 )  # fmt: skip

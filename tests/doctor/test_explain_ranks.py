@@ -12,9 +12,10 @@ from verldoctor.explain import check, explain
 CONTEXT = Context(env={}, stack={})
 WATCHDOG = (
     "[rank{0}]:[E ProcessGroupNCCL.cpp:563] [Rank {0}] Watchdog caught collective operation timeout: "
-    "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600060 milliseconds before timing out."
+    "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600060 milliseconds "
+    "before timing out."
 )
-ABORT = "[rank{0}]:[E ProcessGroupNCCL.cpp:577] [Rank {0}] To avoid data inconsistency, we are taking the entire process down."
+ABORT = "[rank{0}]:[E ProcessGroupNCCL.cpp:577] [Rank {0}] we are taking the entire process down."
 CHILD = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: "
 OOM = "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 
@@ -77,7 +78,10 @@ def test_ray_worker_s_own_error_is_told_before_ray_s() -> None:
         "    run_ppo(config)",
         "ray.exceptions.RayTaskError(ValueError): ray::main_task() (pid=9, ip=10.0.0.1)",
         '  File "ray_trainer.py", line 700, in init_workers',
-        "ValueError: Unrecognized configuration class <class 'Qwen2Config'> for this kind of AutoModel: AutoModelForTokenClassification.",
+        (
+            "ValueError: Unrecognized configuration class <class 'Qwen2Config'> "
+            "for this kind of AutoModel: AutoModelForTokenClassification."
+        ),
     ]
     items = explain(lines)
     assert [item.id for item in items] == ["critic-token-classification", "hydra-job-error", "ray-task-error"]
@@ -87,7 +91,10 @@ def test_ray_s_oom_killer_is_told_before_the_actor_s_death() -> None:
     lines = [
         *trace("", "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task."),
         "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR",
-        "(raylet) [2025-12-07 09:57:19,206 E 393463 393463] (raylet) node_manager.cc:3277: 2 Workers (tasks / actors) killed due to memory pressure (OOM), 0 Workers crashed",
+        (
+            "(raylet) [2025-12-07 09:57:19,206 E 393463 393463] (raylet) node_manager.cc:3277: "
+            "2 Workers (tasks / actors) killed due to memory pressure (OOM), 0 Workers crashed"
+        ),
     ]
     assert explain(lines)[0].id == "ray-node-oom"
 

@@ -78,18 +78,18 @@ def test_the_same_entry_twice_is_kept_once():
 )
 def test_the_same_path_with_something_else(other):
     for pair in itertools.permutations([f("a"), other]):
-        with pytest.raises(WheelError, match=r"^/a is claimed twice"):
+        with pytest.raises(WheelError, match=r"one path is claimed twice.*\n.*/a"):
             arrange(pair)
 
 
 def test_two_links_with_other_targets():
-    with pytest.raises(WheelError, match="/l is claimed twice"):
+    with pytest.raises(WheelError, match="one path is claimed twice.*\n.*/l"):
         arrange([tar.symlink("l", "a"), tar.symlink("l", "b")])
 
 
 @pytest.mark.parametrize("bottom", [f("a/b"), tar.symlink("a/b", "c")])
 def test_a_file_where_a_directory_is_needed(bottom):
-    with pytest.raises(WheelError, match="/a/b is a file, but /a/b/c needs it as a directory"):
+    with pytest.raises(WheelError, match="a file stands where /a/b/c needs a folder"):
         arrange([bottom, f("a/b/c")])
 
 

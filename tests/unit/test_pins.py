@@ -205,7 +205,10 @@ CHANGES = {
     "group name": bent(layers__group__1__name="rest"),
     "group glob": bent(layers__group__0__packages=["google-*"]),
     "group order": bent(
-        layers__group=[{"name": "libs", "packages": ["*"]}, {"name": "cloud", "packages": ["google-*", "grpcio"]}]
+        layers__group=[
+            {"name": "libs", "packages": ["*"], "why": "x"},
+            {"name": "cloud", "packages": ["google-*", "grpcio"], "why": "x"},
+        ]
     ),
     "epoch": bent(image__epoch=1),
     "level": bent(image__compression__level=4),
