@@ -18,6 +18,7 @@ BLOCK = 1 << 18  # 256 KiB: stays in the processor's cache, and the regex engine
 LONGEST_LINE = 4 << 20  # JSON of 4 MiB can become about 200 MB of Python objects; no prompt is that long
 _MOST_SHAPES = 16
 _MOST_LEARNINGS = 24
+_MOST_SORTINGS = 8  # in vain, one after another
 _SAMPLE = 64
 
 
@@ -62,9 +63,10 @@ class Scan:
     parsed: int = 0
     _shapes: list[Shape] = field(default_factory=list)
     _groups: dict[tuple[Problem, ...], re.Pattern[bytes]] = field(default_factory=dict)
-    _columns: Columns | None = None
-    _constants: dict[int, bytes] = field(default_factory=dict)
+    _columns: dict[int, Columns] = field(default_factory=dict)  # by the number of their shape
     _learnings: int = 0
+    _mixed: bool = False  # the last block had lines of several shapes
+    _sortings: int = _MOST_SORTINGS  # tries left
 
     @property
     def longest(self) -> int:
@@ -82,8 +84,7 @@ class Scan:
         return self.tally
 
     def _block(self, block: bytes) -> None:
-        if self._columns and (rows := self._columns.proves(block)):
-            self._add(self._columns.shape.problems, rows)
+        if (not self._mixed and self._proven(block)) or self._sorted(block):
             return
         rows, text_right, parsed = block.count(b"\n"), utf8(block), self.parsed
         if text_right and len(max(block.split(b"\n"), key=len)) <= self.longest:
@@ -91,11 +92,39 @@ class Scan:
         else:
             self._single(block, text_right=text_right)
         if text_right and self.parsed - parsed <= rows // _SAMPLE:
-            self._learn(block, rows)
+            self._learn(block)
+
+    def _proven(self, block: bytes) -> bool:
+        """Whether all lines have the first line's shape, and are counted."""
+        for columns in self._columns.values():
+            if block.startswith(columns.head) and (rows := columns.proves(block)):
+                self._add(columns.shape.problems, rows)
+                return True
+        return False
+
+    def _sorted(self, block: bytes) -> bool:
+        """Whether the lines, each put with those that begin like it, are all of known shapes, and are counted."""
+        piles: list[tuple[bytes, Columns, list[bytes]]] = [(c.head, c, []) for c in self._columns.values()]
+        faulty = any(columns.shape.problems for _, columns, _ in piles)  # those need their lines' numbers
+        if len(piles) < 2 or faulty or not self._sortings or b"\r" in block:
+            return False
+        self._sortings, self._mixed = self._sortings - 1, False
+        for line in block.split(b"\n")[:-1]:
+            for head, _, pile in piles:
+                if line.startswith(head):
+                    pile.append(line)
+                    break
+            else:
+                return False
+        if not all(columns.proves_lines(pile) for _, columns, pile in piles if pile):
+            return False
+        self._sortings, self._mixed = _MOST_SORTINGS, True
+        self._add((), block.count(b"\n"))
+        return True
 
     def _single(self, block: bytes, *, text_right: bool) -> None:
         """Judges lines one by one, because some are not UTF-8 or may hold a prompt that is too long."""
-        for line in block.splitlines(keepends=True) if b"\r" not in block else _split(block):
+        for line in _split(block):
             if len(line) <= self.longest and (text_right or utf8(line)):
                 self._matched(line)
             else:
@@ -148,20 +177,24 @@ class Scan:
         alike = [other.pattern for other in self._shapes if other.problems == shape.problems]
         self._groups[shape.problems] = re.compile(rb"(?:" + b"|".join(alike) + rb")*")
 
-    def _learn(self, block: bytes, rows: int) -> None:
-        """Looks for a shape that all lines share and for slots that never vary, for the next blocks."""
+    def _learn(self, block: bytes) -> None:
+        """Looks for the slots of each shape that never vary, for the next blocks."""
         if self._learnings >= _MOST_LEARNINGS:
             return
         self._learnings += 1
         lines = _split(block)
-        for shape in self._shapes:
+        for number, shape in enumerate(self._shapes):
             hits = [hit.groups() for hit in map(shape.line.fullmatch, lines) if hit]
-            if len(hits) == rows:
+            if len(hits) > 1:
                 same = {i: values[0] for i, values in enumerate(zip(*hits, strict=True)) if len(set(values)) == 1}
-                self._constants = {i: v for i, v in same.items() if self._constants.get(i, v) == v}
-                columns = Columns(shape, self._constants, self.longest)
-                self._columns = columns if columns.usable else None
-                return
+                old = self._columns.get(number)
+                known = same if old is None else {i: v for i, v in same.items() if old.constants.get(i) == v}
+                columns = Columns(shape, known, self.longest)
+                if columns.usable:
+                    self._columns[number] = columns
+                else:
+                    self._columns.pop(number, None)
+        self._sortings = _MOST_SORTINGS
 
 
 def parse(line: bytes) -> tuple[Any, Problem | None]:

@@ -10,9 +10,9 @@ import json
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from itertools import product, repeat
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from verldoctor.data_rows import Problem
 
 Slot = Literal["prompt", "text", "any", "number"]  # a prompt's text, a string that must not be blank, any, a number
-Token = Slot | bytes if TYPE_CHECKING else object
+Piece: TypeAlias = "Slot | bytes"
 _PLAIN = rb'[^"\\\x00-\x1f]*'
 _ESCAPE = (
     rb'\\(?:["\\/bfnrt]|u(?:[0-9a-cA-CefEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}'
@@ -41,7 +41,6 @@ _LITERALS = {"data_source", "role"}  # their values decide what is wrong, so the
 _STYLES = [(", ", ": "), (",", ":"), (", ", ":"), (",", ": ")]
 _MOST_TOKENS = 200
 _MOST_NEEDLES = 12
-_CODE = b"\x01"  # stands, with a letter, for a needle: no valid JSON line holds a control character
 _VISIBLE = bytes(range(0x20, 0x100))
 _SPARSE = 100  # bytes a backslash from which on a pattern that visits each is faster than two passes
 _RIGHT_ESCAPE = re.compile(_ESCAPE)
@@ -62,7 +61,7 @@ class Shape:
         problems: what is wrong with every row of this shape.
     """
 
-    tokens: tuple[Token, ...]
+    tokens: tuple[Piece, ...]
     problems: tuple[Problem, ...] = ()
 
     @cached_property
@@ -77,14 +76,14 @@ class Shape:
         return re.compile(b"".join(parts) + rb"\r?\n")
 
 
-def _as_pattern(token: Token) -> bytes:
+def _as_pattern(token: Piece) -> bytes:
     return re.escape(token) if isinstance(token, bytes) else _PATTERNS[str(token)]
 
 
 def shape_of(line: bytes, row: dict[str, Any], problems: Sequence[Problem]) -> Shape | None:
     """The shape of the row that `line` (with its break) is; None if its layout is too unusual to tell."""
     for (comma, colon), ascii_only in product(_STYLES, (False, True)):
-        parts: list[Token] = []
+        parts: list[Piece] = []
         try:
             for token in _tokens(row, "", _Style(comma.encode(), colon.encode(), ascii_only=ascii_only)):
                 parts.append(token)
@@ -108,7 +107,7 @@ class _Style:
         return json.dumps(value, ensure_ascii=self.ascii_only).encode("utf-8")
 
 
-def _tokens(value: Any, key: str, style: _Style) -> Iterator[Token]:
+def _tokens(value: Any, key: str, style: _Style) -> Iterator[Piece]:
     if isinstance(value, dict):
         yield b"{"
         for index, (name, inner) in enumerate(value.items()):
@@ -125,7 +124,7 @@ def _tokens(value: Any, key: str, style: _Style) -> Iterator[Token]:
         yield from _scalar(value, key, style)
 
 
-def _scalar(value: object, key: str, style: _Style) -> Iterator[Token]:
+def _scalar(value: object, key: str, style: _Style) -> Iterator[Piece]:
     if isinstance(value, str) and key not in _LITERALS and value.strip():
         slot: Slot = "prompt" if key == "content" else "text" if key in _TEXTS else "any"
         yield from (b'"', slot, b'"')
@@ -137,7 +136,7 @@ def _scalar(value: object, key: str, style: _Style) -> Iterator[Token]:
         yield style.raw(value)
 
 
-def _joined(parts: Sequence[Token]) -> Iterator[Token]:
+def _joined(parts: Sequence[Piece]) -> Iterator[Piece]:
     """`parts` with neighbouring fixed bytes made one."""
     glue = b""
     for part in parts:
@@ -153,8 +152,8 @@ def _joined(parts: Sequence[Token]) -> Iterator[Token]:
 class Columns:
     """Proves a whole block of lines of one shape right with a few passes of C code, no loop in Python.
 
-    The fixed bytes between two slots (needles) are replaced by one control byte each. If exactly one per row was
-    replaced, the control bytes left stand in the right order, and no quote is left, then each row has the shape.
+    Rows are cut at the fixed bytes between their slots (needles), so that each slot becomes a column of values. If
+    every needle was there and no value holds a quote that is not escaped, each row has the shape.
     """
 
     def __init__(self, shape: Shape, constants: dict[int, bytes], limit: int) -> None:
@@ -165,8 +164,8 @@ class Columns:
             constants: values of slots that do not vary; they become fixed bytes.
             limit: most bytes of a prompt's messages together.
         """
-        self.shape, self.limit = shape, limit
-        tokens: list[Token] = []
+        self.shape, self.constants, self.limit = shape, constants, limit
+        tokens: list[Piece] = []
         number = 0
         for token in shape.tokens:
             tokens.append(token if isinstance(token, bytes) else constants.get(number, token))
@@ -176,64 +175,62 @@ class Columns:
         glue = [bytes(token) for token in merged[::2] if isinstance(token, bytes)]
         self.head, self.tail = glue[0], glue[-1] + b"\n"
         self.needles = [self.tail + self.head, *glue[1:-1]]
-        self.letters = [bytes([0x41 + index]) for index in range(len(self.needles))]
         self.usable = bool(self.slots) and len(self.needles) <= _MOST_NEEDLES
 
     def proves(self, block: bytes) -> int:
         """How many lines `block` has, if all of them have this shape; 0 if that is not so or not proven this way."""
         block = block.replace(b"\r\n", b"\n") if b"\r" in block else block
-        if not (block.startswith(self.head) and block.endswith(self.tail)):
+        whole = len(block) >= len(self.head) + len(self.tail)  # or both could share bytes
+        if not (whole and block.startswith(self.head) and block.endswith(self.tail)):
             return 0
-        rows, text = self._reduced(block)
-        if not rows or not _strings_right(text) or not utf8(text):
-            return 0
-        if text.translate(None, _VISIBLE) != _CODE * (len(self.slots) * rows):
-            return 0  # a control character inside a text
-        flat = text.split(_CODE)
-        columns = [flat[i :: len(self.slots)] for i in range(1, len(self.slots) + 1)]
-        right = all(map(_column_right, self.slots, self.letters, columns))
-        return rows if right and self._short_enough(columns) else 0
+        rows = block[len(self.head) : -len(self.tail)].split(self.needles[0])
+        return len(rows) if self._prove(rows) else 0
 
-    def _reduced(self, block: bytes) -> tuple[int, bytes]:
-        """The number of rows and `block` with code and letter for each needle; 0 rows if not as many of each."""
-        parts = block[len(self.head) : -len(self.tail)].split(self.needles[0])
-        rows, mark = len(parts), _CODE + self.letters[0]
-        text = mark + mark.join(parts)
-        for letter, needle in zip(self.letters[1:], self.needles[1:], strict=True):
-            parts = text.split(needle)
-            if len(parts) != rows + 1:
-                return 0, b""
-            text = (_CODE + letter).join(parts)
-        return rows, text
+    def proves_lines(self, lines: Sequence[bytes]) -> bool:
+        """Whether all `lines`, without their breaks and each beginning with `head`, have this shape."""
+        start, tail = len(self.head), self.tail[:-1]
+        if min(map(len, lines)) < start + len(tail) or not all(line.endswith(tail) for line in lines):
+            return False  # a line shorter than both could be shared by them
+        return self._prove([line[start : len(line) - len(tail)] for line in lines])
 
-    def _short_enough(self, columns: list[list[bytes]]) -> bool:
+    def _prove(self, rest: Sequence[bytes]) -> bool:
+        columns: list[Sequence[bytes]] = []
+        for needle in self.needles[1:]:
+            values, between, rest = zip(*map(bytes.partition, rest, repeat(needle)), strict=True)
+            if set(between) != {needle}:
+                return False
+            columns.append(values)
+        columns.append(rest)
+        return self._short_enough(columns) and all(map(_column_right, self.slots, columns))
+
+    def _short_enough(self, columns: list[Sequence[bytes]]) -> bool:
         prompts = [values for kind, values in zip(self.slots, columns, strict=True) if kind == "prompt"]
         return sum(max(map(len, values)) for values in prompts) <= self.limit
 
 
-_BEGINS_WITH_INK = re.compile(rb"." + _LEAD).match
-_NO_LEADING_ZERO = re.compile(rb".(?:0|[1-9][0-9]{0,400})").fullmatch
+_BEGINS_WITH_INK = re.compile(_LEAD).match
+_NO_LEADING_ZERO = re.compile(rb"0|[1-9][0-9]{0,400}").fullmatch
 
 
-def _column_right(kind: str, letter: bytes, values: list[bytes]) -> bool:
-    """Whether all `values`, each behind its needle's letter, fit a slot of this kind, escapes and controls apart."""
-    if set(map(itemgetter(0), values)) != {letter[0]}:
-        return False  # a needle in a place where another one belongs
+def _column_right(kind: str, values: Sequence[bytes]) -> bool:
+    """Whether all `values` fit a slot of this kind."""
+    if kind == "number":
+        digits = b"" not in values and b"".join(values).isdigit()
+        return digits and (0x30 not in set(map(itemgetter(0), values)) or all(map(_NO_LEADING_ZERO, values)))
+    text = b"\n".join(values)
+    if not _strings_right(text) or not utf8(text) or text.translate(None, _VISIBLE) != b"\n" * (len(values) - 1):
+        return False
     if kind == "any":
         return True
-    if letter in values:
-        return False
-    firsts = set(map(itemgetter(1), values))
-    if kind != "number":
-        return not firsts.difference(_INK) or all(map(_BEGINS_WITH_INK, values))
-    plain = b"".join(values).replace(letter, b"").isdigit()
-    return plain and (0x30 not in firsts or all(map(_NO_LEADING_ZERO, values)))
+    inked = b"" not in values and not set(map(itemgetter(0), values)).difference(_INK)
+    return inked or all(map(_BEGINS_WITH_INK, values))
 
 
 def _strings_right(text: bytes) -> bool:
     """Whether no quote is left but escaped ones, and every backslash begins a right escape.
 
-    Behind a backslash a needle would not be one: then its code follows the backslash, which is no right escape.
+    Values stand on lines of their own: where one was cut behind a backslash, at a needle inside a text, a line break
+    follows the backslash, which is no right escape.
     """
     if b"\\" not in text:
         return b'"' not in text

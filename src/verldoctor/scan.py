@@ -12,10 +12,11 @@ from verldoctor.logs import Line, plain, split
 from verldoctor.signatures import Signature, within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 Level = Literal["cause", "unknown", "effect", "note", "weak"]
 _BATCH = 512  # lines whose needles are looked for at once: a batch without any costs almost nothing
+_SKIMMED = 8  # of so many lines without any mark one is read closer; far below the counts that decide
 _MARKS = ("Traceback (most", '  File "', "Error", "Exception", "rank      :")
 _NEAR = 8  # lines of a traceback that a signature's `near` may refer to: two frames and their code
 _TOGETHER = 5  # lines within which a message still belongs to the exception before it
@@ -103,15 +104,26 @@ class Scan:
             blob = "\n".join(text for _, text in batch)
             self._measure(blob)
             active = within(blob)
-            if not active and not self._following() and not any(mark in blob for mark in _MARKS):
-                self._quiet += len(batch)
+            if not active and not self._tracing() and not any(mark in blob for mark in _MARKS):
+                self._skim(batch)
                 continue
             for number, text in batch:
                 self._line(split(number, text), active)
         return self
 
-    def _following(self) -> bool:
-        return bool(self.events) or any(stream.tracing for stream in self._streams.values())
+    def _tracing(self) -> bool:
+        return any(stream.tracing for stream in self._streams.values())
+
+    def _skim(self, batch: Sequence[tuple[int, str]]) -> None:
+        """Counts lines that hold nothing; whose they are matters only after an event, and a sample tells it."""
+        if not self.events:
+            self._quiet += len(batch)
+            return
+        for number, text in batch[::_SKIMMED]:
+            line = split(number, text)
+            if stream := self._streams.get(line.rank):
+                stream.since += _SKIMMED
+                self._ordinary(line, stream, _SKIMMED)
 
     def _measure(self, blob: str) -> None:
         if self._read >= _SAMPLE:
@@ -150,10 +162,10 @@ class Scan:
         stream.near.append(text)
         return True
 
-    def _ordinary(self, line: Line, stream: _Stream) -> None:
+    def _ordinary(self, line: Line, stream: _Stream, times: int = 1) -> None:
         if not _STACK.match(line.text):
-            self._quiet += 1
-            stream.ordinary += 1
+            self._quiet += times
+            stream.ordinary += times
 
     def _note_summary(self, text: str) -> None:
         """Keeps the rank of torchrun's closing summary, whose next lines tell that rank's exit code."""

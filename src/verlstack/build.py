@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from verlstack.base.bases import Base
     from verlstack.base.interpreter import Interpreter
     from verlstack.download import Artifact
-    from verlstack.layer import Compression
     from verlstack.lockfile import Lock
     from verlstack.pins import Stack
     from verlstack.store import Finished, Job
@@ -91,7 +90,7 @@ def build(
     python = shop.find_interpreter(stack.python)
     settings = shop.settings(stack, python, compression)
     with futures.ThreadPoolExecutor(1) as aside:  # the bootstrap waits for the mirror, the wheels for the index
-        coming = aside.submit(_base, stack, lock, shop, base, python, compression)
+        coming = aside.submit(_base, stack, lock, shop, base, python)
         jobs = compose.wheel_jobs(lock, settings, shop.cache, compose.smoke_entries(shop.smoke_tests))
         found = compose.find_all(jobs, shop.cache, shop.workers)
         missing = [job for job, have in zip(jobs, found, strict=True) if have is None]
@@ -129,13 +128,13 @@ def build(
     )
 
 
-def _base(stack: Stack, lock: Lock, shop: Workshop, spec: str, python: Interpreter, compression: Compression) -> Base:
+def _base(stack: Stack, lock: Lock, shop: Workshop, spec: str, python: Interpreter) -> Base:
     return bases.obtain(
         spec,
         wanted_python=stack.python,
         debian_packages=stack.debian_packages,
         registry_default=lock.registry_base,
-        compression=compression,
+        compression=lock.compression,  # with --fast too: one base serves both
         epoch=lock.epoch,
         cache=shop.cache,
         interpreter=python,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from verlstack import shell, tar
+from verlstack.cache import sha256_file
 from verlstack.content import Inline, Reader
 from verlstack.errors import BaseImageError
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 _WORKER = Path(__file__).with_name("pyc_worker.py")
 _NUMBER = struct.Struct("<I")
+VERSION = sha256_file(_WORKER)  # part of the key of whatever holds bytecode: another worker may compile otherwise
 # The whole environment of the worker: string hashes must not differ, and nothing of the user's may reach it.
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8"}
 

@@ -92,14 +92,22 @@ def arrange(entries: Iterable[tar.Entry]) -> list[tar.Entry]:
     for entry in entries:
         known = by_path.setdefault(entry.path, entry)
         if known is not entry and not same(known, entry):
-            raise WheelError("one path is claimed twice, with different contents", where=f"/{entry.path}", todo="leave out one")
+            raise WheelError(
+                "one path is claimed twice, with different contents", where=f"/{entry.path}", todo="leave out one"
+            )
     for path in list(by_path):
         parent = path
         while "/" in parent:
             parent = parent.rpartition("/")[0]
             if by_path.setdefault(parent, tar.directory(parent)).kind != "dir":
-                raise WheelError(f"a file stands where /{path} needs a folder", where=f"/{parent}", todo="leave out one")
+                raise WheelError(
+                    f"a file stands where /{path} needs a folder", where=f"/{parent}", todo="leave out one"
+                )
     return [by_path[path] for path in sorted(by_path)]
+
+
+def _conflict(what: str, path: str) -> WheelError:
+    return WheelError(what, where=f"/{path}", todo="leave one of them out, or pin releases that agree")
 
 
 def same(one: tar.Entry, other: tar.Entry) -> bool:

@@ -7,6 +7,10 @@ length, source → length, pyc. An empty answer means: no bytecode for this file
 A marshalled object carries FLAG_REF when its reference count is above one (CPython, Python/marshal.c, w_ref), so the
 same code object gives other bytes depending on what else the process holds. Two remedies are known: a fresh process per
 file, or what is done here: hold a reference to every object that marshal will see, so that the flag is always set.
+
+A second leak of state: the compiler rebuilds a constant set, which may change its order, if interning replaced one of
+its strings (Objects/codeobject.c, intern_string_constants), that is, if an equal string was interned before. Such a
+source is compiled twice, with the first result alive: then every string was.
 """
 
 import importlib.util
@@ -47,7 +51,11 @@ def compile_source(source: bytes, path: str) -> bytes:
     except Exception:  # noqa: BLE001 - templates, Python 2 and test data are shipped as .py too; import will say why
         return b""
     held: list[Any] = []
-    if not _hold(code, held):
+    stable = _hold(code, held)
+    if any(isinstance(value, frozenset) for value in held):
+        code = compile(source, path, "exec", dont_inherit=True, optimize=0)
+        stable = _hold(code, held)
+    if not stable:
         return b""
     return importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH + importlib.util.source_hash(source) + marshal.dumps(code)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from verlstack import canonical, layer, tar, wheel
-from verlstack.bytecode import Compiler
+from verlstack.bytecode import VERSION, Compiler
 from verlstack.cache import Cache, atomic, sha256_file, storage_errors
 from verlstack.errors import WheelError
 from verlstack.layer import MEDIA_TYPES, Blob, Compression
@@ -56,7 +56,7 @@ class Job:
         entries = [(e.path, e.uid, e.gid, e.kind, e.mode, e.link, layer.fingerprint(e)) for e in self.entries]
         wheels = [(path.name, sha256) for path, sha256 in self.wheels]
         parts = [wheels, entries, self.venv, self.format, self.epoch, self.compression, self.python, self.cache_tag]
-        return canonical.digest([*parts, sorted(map(str, self.tags)) if wheels else []])
+        return canonical.digest([*parts, VERSION, sorted(map(str, self.tags)) if wheels else []])
 
 
 @dataclass(frozen=True, kw_only=True)

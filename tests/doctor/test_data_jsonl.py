@@ -62,7 +62,7 @@ def test_rows_of_one_shape_are_parsed_once(style):
     assert found == {}
     assert scanned.tally.rows == 3000
     assert scanned.parsed == 1
-    assert scanned._columns is not None
+    assert len(scanned._columns) == 1
 
 
 def test_carriage_returns():
@@ -160,6 +160,14 @@ def test_mixed_shapes_are_fast_too():
     assert scanned.parsed < 10
 
 
+def test_a_wrong_row_among_mixed_shapes_is_found(monkeypatch):
+    monkeypatch.setattr(data_jsonl, "BLOCK", 8192)
+    rows = [r for i, r in enumerate(PLAIN) for r in (r, row(str(i) + "x", "1", i, "lighteval/MATH"))]
+    for twist in TWISTS:
+        found = slow(lines([PLAIN[0], twist]))
+        assert scan(lines([*rows[:401], twist, *rows[401:]]))[1] == {p: (count, 402) for p, (count, _) in found.items()}
+
+
 def test_a_file_where_every_row_is_wrong_is_fast_too():
     scanned, found = scan(lines({"input ": f"q{i}", "output": str(i)} for i in range(20_000)))
     assert {problem.code for problem in found} >= {"DATA-NAME-BLANK", "DATA-NAME-OTHER", "DATA-MISSING"}
@@ -198,10 +206,20 @@ def test_columns_prove_nothing_that_parsing_denies(rows, place, patch, ascii_onl
     block = bytes(raw) if raw.endswith(b"\n") else bytes(raw) + b"\n"
     if columns and (proven := columns.proves(block)):
         assert proven == block.count(b"\n")
+        assert columns.proves_lines(block.split(b"\n")[:-1])
         for line in block.split(b"\n")[:-1]:
             value, problem = parse(line)
             assert problem is None
             assert JUDGE.problems(value) == []
+
+
+def test_head_and_tail_share_no_bytes():
+    shape = shape_of(b'{"a": "x"}\n', {"a": "x"}, [])
+    columns = Columns(shape, {}, 100)
+    assert columns.proves(b'{"a": "x"}\n{"a": ""}\n') == 2
+    assert columns.proves_lines([b'{"a": "x"}', b'{"a": ""}'])
+    assert not columns.proves(b'{"a": "}\n')
+    assert not columns.proves_lines([b'{"a": "}'])
 
 
 def test_shapes_of_unusual_layouts_are_refused():

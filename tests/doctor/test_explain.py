@@ -183,6 +183,12 @@ def test_escape_codes_of_a_log_never_come_out(tmp_path: Path) -> None:
     assert findings[0].code == "EXPLAIN-NOFILE"
 
 
+def test_evidence_is_safe_by_itself() -> None:
+    (item,) = explain(["OSError: [Errno 24] Too many open files \x9b2J\u202e\x08" + "y" * 5000])
+    assert item.evidence.isprintable()
+    assert len(item.evidence) <= 300
+
+
 def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(CASE.read_bytes())))
     assert [finding.subject for finding in check([Path("-")], CONTEXT)] == ["-:3"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -81,12 +82,20 @@ def test_endless_line_is_cut_and_what_follows_is_read() -> None:
             self.left -= 1
             return b"x" * size if self.left > 0 else b"\nend" if self.left == 0 else b""
 
+    tracemalloc.start()
     pieces = list(read_lines(Endless()))  # type: ignore[arg-type]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1_000_000  # of the 200 MB of that line
     assert [(number, len(text)) for number, text in pieces] == [(1, LINE_BYTES), (2, 3)]
 
 
 def test_items_may_be_bytes_text_or_several_lines() -> None:
     assert list(as_lines([b"a\n", "b\nc\r\n", "\ud800"])) == [(1, "a"), (2, "b"), (3, "c"), (4, "?")]
+
+
+def test_long_items_are_cut() -> None:
+    assert [len(text) for _, text in as_lines([b"x" * 100_000, "y" * 100_000])] == [LINE_BYTES, LINE_BYTES]
 
 
 def test_utf16_of_ascii_is_readable() -> None:
