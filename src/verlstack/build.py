@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from verlstack.base.bases import Base
     from verlstack.base.interpreter import Interpreter
+    from verlstack.compose import Settings
     from verlstack.download import Artifact
     from verlstack.lockfile import Lock
     from verlstack.pins import Stack
@@ -88,44 +89,62 @@ def build(
     compression = compose.faster(lock.compression, stack.fast_level) if fast else lock.compression
     compression.check_library()
     python = shop.find_interpreter(stack.python)
-    settings = shop.settings(stack, python, compression)
-    with futures.ThreadPoolExecutor(1) as aside:  # the bootstrap waits for the mirror, the wheels for the index
-        coming = aside.submit(_base, stack, lock, shop, base, python)
-        jobs = compose.wheel_jobs(lock, settings, shop.cache, compose.smoke_entries(shop.smoke_tests))
-        found = compose.find_all(jobs, shop.cache, shop.workers)
-        missing = [job for job, have in zip(jobs, found, strict=True) if have is None]
-        _provide(missing, stack, lock, shop, python)
-        ground = coming.result()
-        bottom = settings.job("interpreter", entries=_interpreter_entries(ground, python, stack.python))
-    if (have := store.find(bottom, shop.cache)) is None:
-        missing.insert(0, bottom)
-    made = compose.build_all(missing, shop.cache, workers=shop.workers, progress=shop.progress)
-    by_name = {x.name: x for x in (*made, have, *found) if x is not None}
-    wheels = [by_name[x.name] for x in lock.layers]
-    store.check_claims([by_name["interpreter"], *wheels])
-    compose.check_diff_ids(lock, wheels, python.version)
-    image = _image(stack, lock, ground, by_name["interpreter"], wheels, fast=fast)
+    ground, layers = _layers(stack, lock, shop, shop.settings(stack, python, compression), base)
+    store.check_claims(layers)
+    compose.check_diff_ids(lock, layers[1:], python.version)
+    image = _image(stack, lock, ground, layers, fast=fast)
     tag = f"{stack.tag}-fast" if fast else stack.tag
-    oci.write_layout(image, dist / stack.name, tag=tag)
-    archive = None
-    if output:
-        archive = dist / f"{tag}.{output}.tar"
-        with atomic(archive) as out:
-            for piece in oci.archive(dist / stack.name, tag=tag, docker=output == "docker-archive"):
-                out.write(piece)
+    layout = dist / stack.name
+    oci.write_layout(image, layout, tag=tag)
     return Report(
         stack=stack.name,
         tag=tag,
         digest=image.digest,
         lock=lock.digest,
         base=ground.reference,
-        layout=dist / stack.name,
-        archive=archive,
+        layout=layout,
+        archive=_archive(layout, tag, output) if output else None,
         size=image.size,
         wheel_bytes=sum(w.size or 0 for w in lock.wheels),
         seconds=time.monotonic() - start,
-        rows=tuple(_rows(lock, ground, [by_name["interpreter"], *wheels])),
+        rows=tuple(_rows(lock, ground, layers)),
     )
+
+
+def _layers(stack: Stack, lock: Lock, shop: Workshop, settings: Settings, spec: str) -> tuple[Base, list[Finished]]:
+    """The base, and above it the interpreter's layer and those of the lock, in order.
+
+    Three things wait for different resources and go on at once: the bootstrap for the mirror, the check of cached
+    layers for the disk, and what is missing for the index and for pip.
+    """
+    jobs = compose.wheel_jobs(lock, settings, shop.cache, compose.smoke_entries(shop.smoke_tests))
+    with futures.ThreadPoolExecutor(1 + shop.workers) as aside:
+        ground_and_bottom = aside.submit(_ground, stack, lock, shop, settings, spec)
+        checks = [aside.submit(store.find, job, shop.cache) for job in jobs]
+        _provide([job for job in jobs if not store.is_there(job, shop.cache)], stack, lock, shop, settings.interpreter)
+        found = [check.result() for check in checks]
+        base, bottom = ground_and_bottom.result()
+    missing = [job for job, have in zip(jobs, found, strict=True) if have is None]
+    _provide(missing, stack, lock, shop, settings.interpreter)  # a damaged layer was removed: now its wheels are needed
+    if (below := store.find(bottom, shop.cache)) is None:
+        missing.insert(0, bottom)
+    made = compose.build_all(missing, shop.cache, workers=shop.workers, progress=shop.progress)
+    by_name = {x.name: x for x in (*made, below, *found) if x is not None}
+    return base, [by_name[job.name] for job in (bottom, *jobs)]
+
+
+def _ground(stack: Stack, lock: Lock, shop: Workshop, settings: Settings, spec: str) -> tuple[Base, Job]:
+    base = _base(stack, lock, shop, spec, settings.interpreter)
+    entries = _interpreter_entries(base, settings.interpreter, stack.python)
+    return base, settings.job("interpreter", entries=entries)
+
+
+def _archive(layout: Path, tag: str, output: Output) -> Path:
+    target = layout.parent / f"{tag}.{output}.tar"
+    with atomic(target) as out:
+        for piece in oci.archive(layout, tag=tag, docker=output == "docker-archive"):
+            out.write(piece)
+    return target
 
 
 def _base(stack: Stack, lock: Lock, shop: Workshop, spec: str, python: Interpreter) -> Base:
@@ -162,6 +181,8 @@ def _provide(missing: Sequence[Job], stack: Stack, lock: Lock, shop: Workshop, p
     if not wanted:
         return
     files = shop.fetch(wanted)
+    if not to_build:
+        return
     builder = shop.builder(python, missing[0].tags)
     for b in to_build:
         made = builder.build(
@@ -172,10 +193,10 @@ def _provide(missing: Sequence[Job], stack: Stack, lock: Lock, shop: Workshop, p
         locking.keep(made, b.wheel_sha256, shop.cache)
 
 
-def _image(stack: Stack, lock: Lock, base: Base, bottom: Finished, wheels: Sequence[Finished], *, fast: bool) -> Image:
+def _image(stack: Stack, lock: Lock, base: Base, layers: Sequence[Finished], *, fast: bool) -> Image:
     env = dict(base.env) | dict(stack.environment)
     named = [NamedBlob(name=f"base {base.reference}", blob=blob) for blob in base.layers]
-    named += [NamedBlob(name=x.name, blob=x.blob) for x in (bottom, *wheels)]
+    named += [NamedBlob(name=x.name, blob=x.blob) for x in layers]
     return Image(
         layers=tuple(named),
         env=tuple(sorted(env.items())),

@@ -1,7 +1,8 @@
 """The cache on disk: where things lie, and how a file gets there whole or not at all.
 
 Layout below the root (VERLSTACK_CACHE, else XDG_CACHE_HOME/verlstack, else ~/.cache/verlstack):
-`files/SHA256/NAME` downloads · `built/KEY/` wheels built from source · `layers/KEY.{blob,json}` finished layers ·
+`files/SHA256/NAME` downloads · `built/KEY/` wheels built from source · `tools/KEY/` what they were built with ·
+`layers/KEY.{blob,json}` finished layers ·
 `bases/KEY/` base images · `parts/` downloads to resume · `tmp/` what is being written · `locks/`.
 """
 
@@ -54,11 +55,8 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 def sha256_file(path: Path) -> str:
     """Hexadecimal SHA-256 of a file's bytes."""
-    digest = hashlib.sha256()
     with path.open("rb", buffering=0) as f:
-        while chunk := f.read(CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(f, "sha256").hexdigest()
 
 
 @contextlib.contextmanager
@@ -140,6 +138,10 @@ class Cache:
     def built(self, key: str) -> Path:
         """Folder of a wheel built from source under this key."""
         return self.root / "built" / key
+
+    def tools(self, key: str) -> Path:
+        """Virtual environment of the build tools under this key."""
+        return self.root / "tools" / key
 
     @contextlib.contextmanager
     def use(self) -> Iterator[Cache]:

@@ -12,14 +12,6 @@ from typing import TYPE_CHECKING
 import requests
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
-from pypi_simple import (
-    ACCEPT_JSON_PREFERRED,
-    PYPI_SIMPLE_ENDPOINT,
-    DistributionPackage,
-    ProjectPage,
-    UnsupportedContentTypeError,
-    UnsupportedRepoVersionError,
-)
 
 from verlstack import shell
 from verlstack.errors import FetchError, HashMismatchError
@@ -27,6 +19,8 @@ from verlstack.web import CONFIGURE, get, redact, refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from pypi_simple import DistributionPackage
 
 _PIP_SECTIONS = (":env:", "install", "download", "global")  # pip's own precedence, strongest first
 _SHOWN = 8  # files or versions named in an error: a screenful at most
@@ -57,11 +51,18 @@ def configured(env: Mapping[str, str], run: Callable[..., shell.Result] = shell.
     asked = [(k, env.get(k, "")) for k in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")]
     asked.append(("pip's index-url", pip.get("index-url", "")))
     primaries = [url for name, text in asked if (url := _primary(name, text.strip()))]
-    primary = (*primaries, PYPI_SIMPLE_ENDPOINT)[0]
+    primary = (*primaries, _public())[0]
     words = " ".join(env.get(k, "") for k in ("UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL"))
     words += f" {pip.get('extra-index-url', '')}"
     extras = dict.fromkeys(url for w in words.split() if _is_web(url := _unnamed(w)) and url != primary)
     return Index(primary=primary, extras=tuple(extras), cert=pip.get("cert"))
+
+
+def _public() -> str:
+    """The address that a client without configuration uses, as the library knows it."""
+    from pypi_simple import PYPI_SIMPLE_ENDPOINT  # noqa: PLC0415 - 0.4 s that a build from the cache does not need
+
+    return PYPI_SIMPLE_ENDPOINT
 
 
 def _pip_config(env: Mapping[str, str], run: Callable[..., shell.Result]) -> dict[str, str]:
@@ -150,6 +151,13 @@ def locate(index: Index, project: str, version: str, wanted: Mapping[str, str], 
 def _project_files(
     index: Index, base: str, project: str, version: str, at: requests.Session
 ) -> list[DistributionPackage]:
+    from pypi_simple import (  # noqa: PLC0415 - 0.4 s that a build from the cache does not need
+        ACCEPT_JSON_PREFERRED,
+        ProjectPage,
+        UnsupportedContentTypeError,
+        UnsupportedRepoVersionError,
+    )
+
     url = f"{base.rstrip('/')}/{canonicalize_name(project)}/"
     answer = get(at, index, url, f"{project} {version}", {"Accept": ACCEPT_JSON_PREFERRED})
     if answer.status_code in (404, 410):

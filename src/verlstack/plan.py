@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from functools import cache
 from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
@@ -24,6 +25,7 @@ VERL_LAYER = "verl"
 SMOKE_LAYER = "smoke"
 
 
+@cache
 def tags(python: str, platform: str) -> tuple[Tag, ...]:
     """Wheel tags that CPython `python` on `platform` accepts, best first.
 

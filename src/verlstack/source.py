@@ -15,7 +15,7 @@ from verlstack.content import Reader
 from verlstack.errors import BuildError, HashMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from packaging.tags import Tag
 
@@ -103,7 +103,7 @@ class Builder:
         return path
 
     def _build(self, recipe: Recipe, work: Path, verl: Verl | None, expected: str | None) -> Path:
-        python = self._environment(recipe, work)
+        python = self._environment(recipe)
         if verl is not None and (checkout := _checkout(verl, work / "git", self.run)):
             made = _wheel(recipe, checkout, work / "git-out", python, self.run)
             if expected in {None, sha256_file(made)}:
@@ -116,24 +116,34 @@ class Builder:
         self.say(f"{recipe.project}: built from {recipe.sdist.name}, sha256 {recipe.sdist_sha256[:12]}")
         return _wheel(recipe, source, work / "sdist-out", python, self.run)
 
-    def _environment(self, recipe: Recipe, work: Path) -> Path:
-        """A throw-away venv of the stack's interpreter that holds exactly the pinned build tools; its Python."""
-        root = work / "venv"
+    def _environment(self, recipe: Recipe) -> Path:
+        """A virtual environment of the stack's interpreter that holds exactly the pinned build tools; its Python.
+
+        It is kept, because pip without bytecode takes a second longer to start. What it builds is checked by hash.
+        """
+        root = self.cache.tools(canonical.digest([recipe.tool_hashes, str(self.interpreter.executable)]))
+        with self.cache.lock(root.name):
+            if not root.exists():
+                with tempfile.TemporaryDirectory(prefix="tools-", dir=self.cache.tmp) as name:
+                    self._install(recipe.tools, Path(name, "venv"))
+                    root.parent.mkdir(exist_ok=True)
+                    Path(name, "venv").rename(root)
+        return root / "bin" / "python"
+
+    def _install(self, tools: Sequence[Path], root: Path) -> None:
         done = self.run([self.interpreter.executable, "-I", "-m", "venv", "--without-pip", root])
         if done.returncode:
-            raise BuildError(
-                f"the stack's interpreter makes no venv:\n{done.tail}", where=str(self.interpreter.executable)
-            )
+            where = str(self.interpreter.executable)
+            raise BuildError(f"the stack's interpreter makes no venv:\n{done.tail}", where=where)
         venv = wheel.Venv(root=str(root).lstrip("/"), python=self.interpreter.version.rpartition(".")[0])
         with Reader() as reader:
-            for tool in recipe.tools:
+            for tool in tools:
                 for entry in layer.arrange(wheel.plan(tool, venv, self.tags).entries):
                     target = Path("/", entry.path)
                     if entry.content is None:
                         target.mkdir(exist_ok=True)
                     else:
                         target.write_bytes(reader.read(entry.content))
-        return root / "bin" / "python"
 
 
 def _checkout(verl: Verl, into: Path, run: Callable[..., shell.Result]) -> Path | None:

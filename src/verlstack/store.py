@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from verlstack import canonical, layer, tar, wheel
@@ -50,7 +51,7 @@ class Job:
     cache_tag: str
     tags: frozenset[Tag]
 
-    @property
+    @cached_property
     def key(self) -> str:
         """SHA-256 over what decides the bytes; paths on this machine do not."""
         entries = [(e.path, e.uid, e.gid, e.kind, e.mode, e.link, layer.fingerprint(e)) for e in self.entries]
@@ -76,6 +77,11 @@ class Finished:
     claims: dict[str, str]
     cached: bool
     seconds: float
+
+
+def is_there(job: Job, cache: Cache) -> bool:
+    """Whether the cache seems to have the layer of a job; only `find` knows that it is sound."""
+    return (cache.layers / f"{job.key}.json").exists()
 
 
 def find(job: Job, cache: Cache) -> Finished | None:

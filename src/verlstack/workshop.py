@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from verlstack import fetch, index
 from verlstack.base import interpreter
 from verlstack.compose import Settings
+from verlstack.errors import HashMismatchError
 from verlstack.pins import FORMAT
 from verlstack.source import Builder
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from verlstack.base.interpreter import Interpreter
     from verlstack.cache import Cache
     from verlstack.download import Artifact
+    from verlstack.index import Index
     from verlstack.layer import Compression
     from verlstack.pins import Stack
     from verlstack.progress import Progress
@@ -63,9 +65,19 @@ class Workshop:
         Raises:
             FetchError, HashMismatchError, StorageError: as `fetch.fetch`.
         """
-        where = None if self.offline else index.configured(self.env)
+        if self.offline or not self._all_cached(artifacts):
+            return self._fetch(artifacts, None if self.offline else index.configured(self.env))
+        try:
+            return self._fetch(artifacts, None)  # without asking pip for the index: that costs half a second
+        except HashMismatchError:
+            return self._fetch(artifacts, index.configured(self.env))  # one is damaged: fetch it again
+
+    def _all_cached(self, artifacts: Sequence[Artifact]) -> bool:
+        return all(self.cache.file(a.sha256, a.filename).is_file() for a in artifacts)
+
+    def _fetch(self, artifacts: Sequence[Artifact], where: Index | None) -> dict[str, Path]:
         return fetch.fetch(
-            artifacts, cache=self.cache, index=where, offline=self.offline, progress=self.progress, env=self.env
+            artifacts, cache=self.cache, index=where, offline=where is None, progress=self.progress, env=self.env
         )
 
     def builder(self, python: Interpreter, tags: frozenset[Tag]) -> Builder:

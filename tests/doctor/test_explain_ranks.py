@@ -8,6 +8,8 @@ import pytest
 
 from verldoctor.context import Context
 from verldoctor.explain import check, explain
+from verldoctor.logs import as_lines
+from verldoctor.scan import Scan
 
 CONTEXT = Context(env={}, stack={})
 WATCHDOG = (
@@ -166,3 +168,30 @@ def test_rank_is_taken_from_the_file_s_name(tmp_path: Path, name: str) -> None:
 def test_a_thousand_ranks_are_told_once() -> None:
     lines = [line for rank in range(1000) for line in trace(f"[rank{rank}]: ", OOM)]
     assert [(item.id, item.rank) for item in explain(lines)] == [("cuda-oom", "rank 0")]
+
+
+EIGHT = [f"[rank{rank}]: ready" for rank in range(8)]
+
+
+@pytest.mark.parametrize("steps", [300, 3000])
+def test_survival_is_seen_in_long_logs_too(steps: int) -> None:
+    caught = trace("[rank0]: ", "ssl.SSLError: CERTIFICATE_VERIFY_FAILED")
+    items = explain([*EIGHT, *caught, *["[rank0]: step"] * steps, *trace("[rank1]: ", OOM)])
+    assert items[0].id == "cuda-oom"
+
+
+def test_lines_before_the_error_are_no_survival() -> None:
+    lines = [*["[rank3]: step"] * 300, *trace("[rank3]: ", OOM), *trace("[rank0]: ", "BlaError: x")]
+    assert explain(lines)[0].rank == "rank 3"
+
+
+def test_a_message_long_after_an_exception_does_not_belong_to_it() -> None:
+    steps = [f"[rank{index % 8}]: step {index}" for index in range(1400)]
+    late = "[rank0]: h:1:2 [0] NCCL WARN Error: failed to extend /dev/shm/nccl-x to 5967876 bytes"
+    items = explain([*EIGHT, *trace("[rank0]: ", "BlaError: x"), *steps, late])
+    assert [item.id for item in items] == ["unknown", "shm-nccl"]
+
+
+def test_a_log_of_nothing_but_errors_is_kept_in_bounds() -> None:
+    lines = [line for index in range(8000) for line in trace("", f"BlaError: {index}")]
+    assert len(Scan().feed(as_lines(lines)).events) == 5000
