@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 Level = Literal["cause", "unknown", "effect", "note", "weak"]
 _BATCH = 512  # lines whose needles are looked for at once: a batch without any costs almost nothing
-_SKIMMED = 8  # of so many lines without any mark one is read closer; far below the counts that decide
+# Of so many lines without any mark one is read closer: far below the counts that decide, and no divisor of the usual
+# numbers of ranks (8, or 7 when one is gone), which take turns
+_SKIMMED = 11
 _MARKS = ("Traceback (most", '  File "', "Error", "Exception", "rank      :")
 _NEAR = 8  # lines of a traceback that a signature's `near` may refer to: two frames and their code
 _TOGETHER = 5  # lines within which a message still belongs to the exception before it

@@ -210,8 +210,9 @@ def _table(report: Report) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     for row in report.rows:
         sizes = (f"{row.raw_bytes / 1e6:.1f}", f"{row.compressed_bytes / 1e6:.1f}")
-        table.add_row(row.layer, row.pins, row.diff_id[7:19], *sizes, "cached" if row.cached else "built")
-    Console(width=max(110, Console().width)).print(table)  # a log has no width; a table cut to 80 columns is useless
+        state = "" if row.layer == "base" else "cached" if row.cached else "built"
+        table.add_row(row.layer, row.pins, row.diff_id[7:19], *sizes, state)
+    Console(width=max(120, Console().width)).print(table)  # a log has no width, and 80 columns cut the sizes
     print(f"\n{report.tag}  {report.digest}")
     print(f"{report.size / 1e6:.0f} MB in {len(report.rows)} layers, {report.seconds:.1f} s, on {report.base}")
     print(f"OCI layout: {report.layout}")

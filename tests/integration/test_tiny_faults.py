@@ -98,10 +98,8 @@ def test_offline_with_an_empty_cache(tiny):
     )
 
 
-@pytest.mark.parametrize("case", ["parent path", "not a zip", "truncated"])
+@pytest.mark.parametrize("case", ["parent path", "not a zip", "first half"])
 def test_hostile_wheel(tiny, case):
-    if case not in HOSTILE:
-        pytest.skip(f"there is no case {case}")
     wheel = HOSTILE[case].wheel
     bad = Wheel(**{f: getattr(wheel, f) for f in wheel.__dataclass_fields__} | {"name": "gamma"})
     serve(tiny.index, {"gamma": {bad.filename: bad.to_bytes()}})
