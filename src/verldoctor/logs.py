@@ -70,7 +70,7 @@ def read_lines(stream: BinaryIO) -> Iterator[tuple[int, str]]:
         *done, tail = rest.split(b"\r")
         for raw in done:
             yield from _pieces(number, raw)
-        pass
+        tail = tail[:LINE_BYTES]
     yield from _pieces(number, tail)
 
 

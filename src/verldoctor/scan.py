@@ -24,7 +24,7 @@ _NEAR = 8  # lines of a traceback that a signature's `near` may refer to: two fr
 _TOGETHER = 5  # lines within which a message still belongs to the exception before it
 _APART = 500  # ordinary lines after which the next event is another incident; times the ranks that write
 _SURVIVED = 200  # ordinary lines that a rank writes after an exception which did not end it
-_MOST = 5000  # events kept of one log; a log of nothing but errors must not fill the memory
+_MOST = 5000  # events, and ranks, kept of one log; one of nothing but errors must not fill the memory
 _SAMPLE = 200_000  # characters by which binary data is told from text
 _TRACEBACK = "Traceback (most recent call last)"
 _LINKS = ("During handling of the above exception", "The above exception was the direct cause")
@@ -97,7 +97,7 @@ class Scan:
 
     def survived(self, event: Event) -> bool:
         """Whether its rank went on writing long after it: it was caught, or belongs to a run before."""
-        return bool(event.line.rank) and self._streams[event.line.rank].ordinary > _SURVIVED
+        return bool(event.line.rank) and self._stream(event.line.rank).ordinary > _SURVIVED
 
     def feed(self, pieces: Iterable[tuple[int, str]]) -> Scan:
         """Reads numbered pieces of lines to their end; returns itself."""
@@ -135,9 +135,7 @@ class Scan:
         self._strange += sum(char == "\ufffd" or (char < " " and char not in "\t\n") for char in sample)
 
     def _line(self, line: Line, active: list[Signature]) -> None:
-        stream = self._streams.get(line.rank)
-        if stream is None:
-            stream = self._streams[line.rank] = _Stream()
+        stream = self._stream(line.rank)
         stream.since += 1
         if self._header(line.text, stream):
             return
@@ -150,6 +148,11 @@ class Scan:
             self._record(line, level, matched[0] if matched else None, stream)
         stream.near.append(line.text)
         stream.tracing = stream.tracing and (level is None or line.text[:1].isspace())
+
+    def _stream(self, rank: str) -> _Stream:
+        if rank not in self._streams and len(self._streams) >= _MOST:
+            rank = ""  # labels of random text must not fill the memory either
+        return self._streams.setdefault(rank, _Stream())
 
     def _header(self, text: str, stream: _Stream) -> bool:
         if text.startswith(_LINKS):
@@ -180,7 +183,6 @@ class Scan:
     def _record(self, line: Line, level: Level, signature: Signature | None, stream: _Stream) -> None:
         if not line.rank and self._summary and line.text.startswith(("  exitcode", "  traceback")):
             line = Line(line.number, self._summary, line.when, line.text)
-            self._streams.setdefault(line.rank, _Stream())
         if not stream.tracing and stream.since > _TOGETHER:
             self._chains += 1
             stream.chain = self._chains
