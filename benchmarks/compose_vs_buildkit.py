@@ -110,7 +110,7 @@ def warm_cache(stack: str, work: Path) -> Cache:
         measure.run([sys.executable, "-m", "verlstack", *verb, *common], env=os.environ, folders=[work])
     shutil.rmtree(work / "prepared")
     private = Cache(work / "cache")
-    for name in ("files", "built", "bases"):
+    for name in ("files", "built", "tools", "bases"):
         if (own.root / name).is_dir():
             shutil.copytree(own.root / name, private.root / name, copy_function=os.link, symlinks=True)
     return private

@@ -72,7 +72,7 @@ def _known(training: Training, key: str) -> bool:
 
 def _guess(training: Training, key: str) -> str:
     """The real key that `key` most resembles; the last name under the same section counts most."""
-    names = [*training.defaults, *table("verl_defaults")["optional"][training.trainer]]
+    names: list[str] = [*training.defaults, *table("verl_defaults")["optional"][training.trainer]]
     section, _, last = key.rpartition(".")
     beside = {name.rpartition(".")[2]: name for name in names if name.rpartition(".")[0] == section}
     close = difflib.get_close_matches(last[:80], list(beside), n=1, cutoff=0.7)

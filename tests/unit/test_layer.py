@@ -83,7 +83,7 @@ def test_the_same_path_with_something_else(other):
 
 
 def test_two_links_with_other_targets():
-    with pytest.raises(WheelError, match="one path is claimed twice.*\n.*/l"):
+    with pytest.raises(WheelError, match=r"one path is claimed twice.*\n.*/l"):
         arrange([tar.symlink("l", "a"), tar.symlink("l", "b")])
 
 
