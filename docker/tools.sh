@@ -25,8 +25,9 @@ find_python() {
 }
 
 python=$(find_python) || {
-    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null ||
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
         fail "no Python 3.11 or later with venv and ensurepip" "install one (Debian: apt-get install python3-venv)"
+    fi
     apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y python3-venv >/dev/null
     python=$(find_python) || fail "python3-venv did not bring a Python 3.11 or later" "install one by hand"
 }

@@ -37,7 +37,6 @@ def test_fields_are_filled_and_fit_to_print(signature: Signature) -> None:
     assert re.fullmatch(r"[a-z0-9-]+", signature.id)
     assert signature.kind in ("cause", "effect", "note")
     assert signature.priority in (0, 1, 2, 3)
-    assert not re.search(r"pypi\.org|pythonhosted|deb\.debian|/work/|/tmp/x", f"{signature}")
     for specifier in signature.versions.values():
         SpecifierSet(specifier)
 
