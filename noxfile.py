@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import nox
+
+PYTHON = sys.executable  # .venv's own, whatever PATH says
 
 nox.options.sessions = ["lint", "types", "unit", "integration"]
 nox.options.default_venv_backend = "none"  # the tools are already installed, exact and hash-checked
@@ -11,32 +15,36 @@ nox.options.default_venv_backend = "none"  # the tools are already installed, ex
 @nox.session
 def lint(session: nox.Session) -> None:
     """Ruff, for code and format."""
-    session.run("ruff", "check", ".")
-    session.run("ruff", "format", "--check", ".")
+    session.run(PYTHON, "-m", "ruff", "check", ".")
+    session.run(PYTHON, "-m", "ruff", "format", "--check", ".")
 
 
 @nox.session
 def types(session: nox.Session) -> None:
     """Mypy, strict."""
-    session.run("mypy")
+    session.run(PYTHON, "-m", "mypy")
 
 
 @nox.session
 def unit(session: nox.Session) -> None:
     """No network, no engine, no other program; under 30 seconds."""
-    session.run("coverage", "erase")
-    session.run("coverage", "run", "-m", "pytest", "tests/unit", "tests/policy", "tests/doctor", *session.posargs)
+    session.run(PYTHON, "-m", "coverage", "erase")
+    session.run(
+        PYTHON, "-m", "coverage", "run", "-m", "pytest", "tests/unit", "tests/policy", "tests/doctor", *session.posargs
+    )
 
 
 @nox.session
 def integration(session: nox.Session) -> None:
     """Real programs and local misbehaving servers, on a small synthetic stack; then the coverage of unit and this."""
-    session.run("coverage", "run", "-m", "pytest", "tests/integration", "-m", "not full", *session.posargs)
-    session.run("coverage", "combine", "--quiet")
-    session.run("coverage", "report", "--fail-under=90")
+    session.run(
+        PYTHON, "-m", "coverage", "run", "-m", "pytest", "tests/integration", "-m", "not full", *session.posargs
+    )
+    session.run(PYTHON, "-m", "coverage", "combine", "--quiet")
+    session.run(PYTHON, "-m", "coverage", "report", "--fail-under=90")
 
 
 @nox.session
 def full(session: nox.Session) -> None:
     """The real default stack, twice under different conditions, and in a real engine; minutes, gigabytes, root."""
-    session.run("pytest", "tests/integration", "-m", "full", *session.posargs)
+    session.run(PYTHON, "-m", "pytest", "tests/integration", "-m", "full", *session.posargs)
