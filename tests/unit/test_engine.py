@@ -55,7 +55,7 @@ def test_its_name(monkeypatch):
 @pytest.mark.parametrize("known_as", ["sha256:manifest", "sha256:config"])  # containerd store, classic store
 def test_the_image_that_was_sent_is_the_one_that_is_there(known_as):
     sent = []
-    made = client(load=lambda data: sent.extend(data), get=lambda name: SimpleNamespace(id=known_as))
+    made = client(load=sent.extend, get=lambda name: SimpleNamespace(id=known_as))
     engine.Engine(made).load(iter([b"a", b"b"]), "verlstack:x", ("sha256:manifest", "sha256:config"))
     assert sent == [b"a", b"b"]
 
