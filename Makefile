@@ -1,5 +1,6 @@
 # Thin: every target is one command. `make` alone lists them.
 STACK ?= cu121
+BASE ?= debian
 BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
@@ -8,8 +9,8 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: image
-image: tools host-tools ## compose the default stack (STACK=cu121) into dist/, and start it once
-	$(BIN)/verlstack build $(STACK)
+image: tools host-tools ## compose the default stack (STACK=cu121, BASE=debian) into dist/, and start it once
+	$(BIN)/verlstack build $(STACK) --base $(BASE)
 	$(BIN)/verlstack prove $(STACK)
 
 .PHONY: test
@@ -30,7 +31,7 @@ lock-tools: tools ## renew constraints/tools.txt from tools.in
 	    --no-emit-index-url --no-header --upgrade --quiet -o constraints/tools.txt
 
 .PHONY: bench
-bench: tools host-tools ## compare with a plain BuildKit build of the same closure (needs root, 40 GB, 20 minutes)
+bench: tools host-tools ## compare with a plain BuildKit build of the same closure (needs root, 30 GB, 13 minutes)
 	$(BIN)/python benchmarks/compose_vs_buildkit.py
 
 .PHONY: tools
@@ -44,5 +45,5 @@ host-tools: ## Debian packages that the base bootstrap needs
 	docker/host-tools.sh
 
 .PHONY: clean
-clean: ## remove dist/ and .venv; the cache stays (verlstack tells where it is)
+clean: ## remove dist/ and .venv; the cache stays (~/.cache/verlstack)
 	rm -rf dist .venv .nox

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from verlstack import compose, layer, oci, store, tar
 from verlstack import lock as locking
 from verlstack.base import bases, python_tree
-from verlstack.cache import atomic
+from verlstack.cache import atomic, sha256_file
 from verlstack.oci import Image, NamedBlob
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from verlstack.workshop import Workshop
 
 PYTHON_HOME = "/usr/local/bin"  # where the interpreter layer puts its tree
-OUTPUTS = ("oci-archive", "docker-archive")
 Output = Literal["oci-archive", "docker-archive"]
 _LABEL = "dev.verlstack"
 
@@ -71,7 +70,7 @@ class Report:
 def build(
     stack: Stack, lock: Lock, shop: Workshop, *, base: str, fast: bool, dist: Path, output: Output | None
 ) -> Report:
-    """Compose the image of a lock into `dist/STACK`.
+    """Compose the image of a lock into `dist/STACK`, or with `fast` into `dist/STACK-fast`.
 
     Args:
         stack: the pins, known to agree with the lock.
@@ -86,6 +85,7 @@ def build(
         VerlstackError: any of its kinds; the layout in `dist` is then the one that was there before.
     """
     start = time.monotonic()
+    bases.check(base)
     compression = compose.faster(lock.compression, stack.fast_level) if fast else lock.compression
     compression.check_library()
     python = shop.find_interpreter(stack.python)
@@ -94,7 +94,7 @@ def build(
     compose.check_diff_ids(lock, layers[1:], python.version)
     image = _image(stack, lock, ground, layers, fast=fast)
     tag = f"{stack.tag}-fast" if fast else stack.tag
-    layout = dist / stack.name
+    layout = dist / (f"{stack.name}-fast" if fast else stack.name)
     oci.write_layout(image, layout, tag=tag)
     return Report(
         stack=stack.name,
@@ -134,7 +134,7 @@ def _layers(stack: Stack, lock: Lock, shop: Workshop, settings: Settings, spec: 
 
 
 def _ground(stack: Stack, lock: Lock, shop: Workshop, settings: Settings, spec: str) -> tuple[Base, Job]:
-    base = _base(stack, lock, shop, spec, settings.interpreter)
+    base = base_of(stack, lock, shop, spec, settings.interpreter)
     entries = _interpreter_entries(base, settings.interpreter, stack.python)
     return base, settings.job("interpreter", entries=entries)
 
@@ -147,7 +147,12 @@ def _archive(layout: Path, tag: str, output: Output) -> Path:
     return target
 
 
-def _base(stack: Stack, lock: Lock, shop: Workshop, spec: str, python: Interpreter) -> Base:
+def base_of(stack: Stack, lock: Lock, shop: Workshop, spec: str, python: Interpreter) -> Base:
+    """The base that `spec` names, for a stack and this machine's interpreter.
+
+    Raises:
+        VerlstackError: as `bases.obtain`.
+    """
     return bases.obtain(
         spec,
         wanted_python=stack.python,
@@ -174,7 +179,7 @@ def _provide(missing: Sequence[Job], stack: Stack, lock: Lock, shop: Workshop, p
     """Have every wheel that the missing layers need: fetched by hash, or built from fetched sources."""
     needed = {sha256 for job in missing for _, sha256 in job.wheels}
     builds = [b for b in lock.built if b.wheel_sha256 in needed]
-    to_build = [b for b in builds if not shop.cache.file(b.wheel_sha256, b.wheel).exists()]
+    to_build = [b for b in builds if not _is_sound(shop.cache.file(b.wheel_sha256, b.wheel), b.wheel_sha256)]
     wanted: list[Artifact] = [w for w in lock.wheels if w.sha256 in needed]
     if to_build:
         wanted += [*lock.build_tools, *(b.source for b in to_build)]
@@ -191,6 +196,10 @@ def _provide(missing: Sequence[Job], stack: Stack, lock: Lock, shop: Workshop, p
             expected=b.wheel_sha256,
         )
         locking.keep(made, b.wheel_sha256, shop.cache)
+
+
+def _is_sound(path: Path, sha256: str) -> bool:
+    return path.is_file() and sha256_file(path) == sha256
 
 
 def _image(stack: Stack, lock: Lock, base: Base, layers: Sequence[Finished], *, fast: bool) -> Image:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _WORKER = Path(__file__).with_name("pyc_worker.py")
 _NUMBER = struct.Struct("<I")
+_NAME_MAX = 255  # bytes a file name may have (Linux limits.h)
+_MAX_SOURCE = 16 << 20  # bytes; more is data, and would cost gigabytes to compile
 VERSION = sha256_file(_WORKER)  # part of the key of whatever holds bytecode: another worker may compile otherwise
 # The whole environment of the worker: string hashes must not differ, and nothing of the user's may reach it.
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8"}
@@ -73,10 +75,10 @@ class Compiler:
         made = []
         with Reader() as reader:
             for entry in sources:
-                if entry.kind != "file" or entry.content is None or not entry.path.endswith(".py"):
+                if entry.content is None or not entry.path.endswith(".py") or entry.size > _MAX_SOURCE:
                     continue
                 data = self.compile("/" + entry.path, reader.read(entry.content))
-                if data:
+                if data and len(self.location(entry.path).rpartition("/")[2].encode()) <= _NAME_MAX:
                     made.append(tar.file(self.location(entry.path), Inline(data=data)))
                 progress(entry.size)
         return made

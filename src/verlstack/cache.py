@@ -3,7 +3,7 @@
 Layout below the root (VERLSTACK_CACHE, else XDG_CACHE_HOME/verlstack, else ~/.cache/verlstack):
 `files/SHA256/NAME` downloads · `built/KEY/` wheels built from source · `tools/KEY/` what they were built with ·
 `layers/KEY.{blob,json}` finished layers ·
-`bases/KEY/` base images · `parts/` downloads to resume · `tmp/` what is being written · `locks/`.
+`bases/KEY/` base images · `parts/` downloads to resume · `verlstack-tmp/` what is being written · `locks/`.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Cache:
     @property
     def tmp(self) -> Path:
         """Folder for unfinished files, on the cache's own file system."""
-        return self.root / "tmp"
+        return self.root / "verlstack-tmp"  # a name of our own: it is emptied
 
     @property
     def layers(self) -> Path:
@@ -145,7 +145,7 @@ class Cache:
 
     @contextlib.contextmanager
     def use(self) -> Iterator[Cache]:
-        """Hold the cache for a command's lifetime; the first user in sweeps what a killed one left in `tmp/`.
+        """Hold the cache for a command's lifetime; the first user in sweeps what a killed one left unfinished.
 
         Raises:
             StorageError: the cache cannot be created or written.
@@ -179,6 +179,8 @@ class Cache:
 
 
 def _empty(folder: Path) -> None:
+    if folder.is_symlink():
+        raise StorageError("the folder for unfinished files is a link", where=str(folder), todo="remove the link")
     for path in sorted(folder.rglob("*"), reverse=True):
         with contextlib.suppress(OSError):
             path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from verlstack import canonical
 from verlstack.cache import Cache
-from verlstack.errors import UsageError, VerlstackError
+from verlstack.errors import StorageError, UsageError, VerlstackError
 from verlstack.progress import Bars, Lines
 
 if TYPE_CHECKING:
@@ -29,19 +31,31 @@ _INTERRUPTED = 130  # 128 + SIGINT, as shells count
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = _parser().parse_args(argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # an ASCII terminal must not stop a build with its `…`
+    with contextlib.suppress(ValueError):  # not in the main thread
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: workers end, the state can be resumed
     try:
         code: int = arguments.verb(arguments)
+        sys.stdout.flush()  # here, where a reader that went away is no error of ours
     except VerlstackError as e:
         if arguments.debug:
             traceback.print_exc()
         print(f"verlstack: error: {e}", file=sys.stderr)
         return e.exit_code
+    except OSError as e:
+        if isinstance(e, BrokenPipeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader went away
+            return 1
+        if arguments.debug:
+            traceback.print_exc()
+        where = f"\n  where: {e.filename}" if e.filename else ""
+        print(f"verlstack: error: {e.strerror or e}{where}\n  do:    check that path, then run again", file=sys.stderr)
+        return StorageError.exit_code
     except KeyboardInterrupt:
         print("verlstack: stopped; run the same command again to go on where it left off", file=sys.stderr)
         return _INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader went away; nobody is left to tell
-        return 1
     return code
 
 
@@ -61,7 +75,9 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
 
     lock = verbs.add_parser("lock", parents=[common], help="pins → lock: resolve, compose, record every diff_id")
-    fetch = verbs.add_parser("fetch", parents=[common], help="have every file that a lock names in the cache")
+    fetch = verbs.add_parser(
+        "fetch", parents=[common], help="have every file that a lock names, and the base, in the cache"
+    )
     build = verbs.add_parser("build", parents=[common], help="lock → image: an OCI layout in dist/STACK")
     prove = verbs.add_parser(
         "prove", parents=[common], help="start the image and import verl in it, as root and stranger"
@@ -69,7 +85,8 @@ def _parser() -> argparse.ArgumentParser:
     for verb, run in ((lock, _lock), (fetch, _fetch), (build, _build), (prove, _prove)):
         verb.add_argument("stack", nargs="?", default="cu121", help="a [stack.NAME] of stacks.toml (default: cu121)")
         verb.set_defaults(verb=run)
-    build.add_argument("--base", default="auto", help="auto | debian | registry:REF@sha256:… (default: auto)")
+    for verb in (fetch, build):
+        verb.add_argument("--base", default="auto", help="auto | debian | registry:REF@sha256:… (default: auto)")
     build.add_argument("--fast", action="store_true", help="compress less: same diff_ids, larger blobs, other digest")
     build.add_argument("--output", choices=("oci-archive", "docker-archive"), help="write an archive beside the layout")
     for verb in (build, prove):
@@ -152,10 +169,13 @@ def _lock(arguments: argparse.Namespace) -> int:
 
 
 def _fetch(arguments: argparse.Namespace) -> int:
-    from verlstack import lockfile  # noqa: PLC0415
+    from verlstack import build, lockfile  # noqa: PLC0415
+    from verlstack.base import bases  # noqa: PLC0415
 
     with _workshop(arguments) as (stack, shop):
+        bases.check(arguments.base)
         lock = lockfile.load(shop.constraints, stack)
+        build.base_of(stack, lock, shop, arguments.base, shop.find_interpreter(stack.python))
         files = shop.fetch([*lock.wheels, *lock.build_tools, *(b.source for b in lock.built)])
     if arguments.json:
         print(canonical.dumps({sha256: path.name for sha256, path in files.items()}).decode())
@@ -187,13 +207,17 @@ def _dist(arguments: argparse.Namespace, shop: Workshop) -> Path:
 
 
 def _prove(arguments: argparse.Namespace) -> int:
-    from verlstack import prove  # noqa: PLC0415
+    from verlstack import lockfile, oci, prove  # noqa: PLC0415
 
     with _workshop(arguments) as (stack, shop):
-        lines = prove.prove(_dist(arguments, shop) / stack.name, shop.cache, shop.env, shop.progress)
+        layout = _dist(arguments, shop) / stack.name
+        digest, _, config = oci.read_layout(layout)
+        prove.check_lock(config, lockfile.load(shop.constraints, stack), layout)
+        lines = prove.prove(layout, shop.cache, shop.env, shop.progress)
     if arguments.json:
-        print(canonical.dumps({"printed": lines}).decode())
+        print(canonical.dumps({"digest": digest, "tag": oci.tag_of(layout), "printed": lines}).decode())
     else:
+        print(f"{oci.tag_of(layout)}  {digest}  starts; it says of torch, transformers and verl:")
         print("\n".join(lines))
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 import threading
@@ -123,6 +124,7 @@ def _weight(job: Job) -> int:
 
 
 def _in_processes(jobs: Sequence[Job], cache: Cache, workers: int, progress: Progress) -> list[Finished]:
+    broken = False
     context = multiprocessing.get_context("spawn")  # fork would copy our threads' locks
     ticks, stop = context.SimpleQueue(), context.Event()
     drain = threading.Thread(target=_drain, args=(ticks, progress), daemon=True)
@@ -136,6 +138,7 @@ def _in_processes(jobs: Sequence[Job], cache: Cache, workers: int, progress: Pro
         done = {running[f].name: f.result() for f in futures.as_completed(running)}
         return [done[job.name] for job in jobs]
     except BrokenProcessPool as e:
+        broken = True
         raise BuildError(
             "a worker process was killed while composing",
             todo="the machine is probably out of memory: run again with --jobs 1",
@@ -143,9 +146,10 @@ def _in_processes(jobs: Sequence[Job], cache: Cache, workers: int, progress: Pro
     finally:
         stop.set()
         pool.shutdown(cancel_futures=True)
-        ticks.put(0)
-        drain.join()
-        ticks.close()
+        if not broken:  # a worker killed while it held the queue's lock would make us wait for ever
+            ticks.put(0)
+            drain.join()
+            ticks.close()
 
 
 def _drain(ticks: Any, progress: Progress) -> None:
@@ -166,8 +170,15 @@ def _begin(ticks: Any, stop: Any, parent: int) -> None:
         if amount:
             ticks.put(amount)
 
+    # An idle worker waits for work for ever; a killed parent sends none.
+    threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
     global _tick  # noqa: PLW0603 - a worker process has one queue for its life; the pool has no other place for it
     _tick = tick
+
+
+def _end_with(parent: Any) -> None:
+    multiprocessing.connection.wait([parent.sentinel])
+    os._exit(1)
 
 
 def _work(job: Job, root: Path) -> Finished:

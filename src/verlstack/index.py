@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
     from pypi_simple import DistributionPackage
 
+_FOR_UV = {
+    *("home", "path", "tmpdir", "lang", "lc_all", "xdg_cache_home", "xdg_config_home", "uv_cache_dir", "uv_index"),
+    *("uv_native_tls", "uv_http_timeout", "http_proxy", "https_proxy", "all_proxy", "no_proxy", "netrc"),
+    *("ssl_cert_file", "ssl_cert_dir", "ssl_client_cert"),
+}
 _PIP_SECTIONS = (":env:", "install", "download", "global")  # pip's own precedence, strongest first
 _SHOWN = 8  # files or versions named in an error: a screenful at most
 
@@ -66,7 +71,7 @@ def _public() -> str:
 
 
 def _pip_config(env: Mapping[str, str], run: Callable[..., shell.Result]) -> dict[str, str]:
-    result = run([sys.executable, "-m", "pip", "config", "list"], env=env, timeout=60)
+    result = run([sys.executable, "-P", "-m", "pip", "config", "list"], env=env, timeout=60)
     if result.returncode:
         raise FetchError(f"pip cannot read its configuration: {redact(result.tail)}", todo="mend pip's configuration")
     values: dict[str, str] = {}
@@ -101,10 +106,11 @@ def _is_web(url: str) -> bool:
 def uv_environment(index: Index, env: Mapping[str, str]) -> dict[str, str]:
     """Environment in which uv resolves from the primary index; credentials stay out of its command line.
 
-    pip's extra indexes are not handed on: two sources for one name invite dependency confusion. What the user has set
-    for uv itself (UV_INDEX) stays.
+    Nothing else of the user's is handed on: settings such as UV_RESOLUTION would decide the lock, and where a package
+    has no wheel, uv runs its setup.py to learn what it requires. pip's extra indexes are not handed on either: two
+    sources for one name invite dependency confusion. What the user has set for uv itself (UV_INDEX) stays.
     """
-    kept = {k: v for k, v in env.items() if not k.startswith("PIP_") and k != "UV_INDEX_URL"}
+    kept = {k: v for k, v in env.items() if k.lower() in _FOR_UV}
     kept["UV_DEFAULT_INDEX"] = index.primary
     if (bundle := _ca_bundle(index, env)) and not env.get("SSL_CERT_FILE"):
         kept["SSL_CERT_FILE"] = bundle

@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Literal, Protocol, cast
 
 import zstandard
 from isal import igzip
+from zstandard import ZstdError as ZstdError  # noqa: PLC0414 - what `opened` raises on damage
 
 from verlstack import tar
 from verlstack.content import Reader
@@ -92,17 +93,13 @@ def arrange(entries: Iterable[tar.Entry]) -> list[tar.Entry]:
     for entry in entries:
         known = by_path.setdefault(entry.path, entry)
         if known is not entry and not same(known, entry):
-            raise WheelError(
-                "one path is claimed twice, with different contents", where=f"/{entry.path}", todo="leave out one"
-            )
+            raise _conflict("one path is claimed twice, with different contents", entry.path)
     for path in list(by_path):
         parent = path
         while "/" in parent:
             parent = parent.rpartition("/")[0]
             if by_path.setdefault(parent, tar.directory(parent)).kind != "dir":
-                raise WheelError(
-                    f"a file stands where /{path} needs a folder", where=f"/{parent}", todo="leave out one"
-                )
+                raise _conflict(f"a file stands where /{path} needs a folder", parent)
     return [by_path[path] for path in sorted(by_path)]
 
 

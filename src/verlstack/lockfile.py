@@ -123,15 +123,15 @@ def _read(path: Path, renew: str) -> str:
 def _parse(table: dict[str, Any], requirements: str) -> Lock:
     hashes = {name: (version, sha) for name, version, sha in _REQUIREMENT.findall(requirements)}
     built = tuple(
-        Built(source=_artifact(b), wheel=b["wheel"], wheel_sha256=_checked(b["wheel_sha256"]))
+        Built(source=_artifact(b), wheel=_file_name(b["wheel"]), wheel_sha256=_checked(b["wheel_sha256"]))
         for b in table.get("built", [])
     )
     wheels = tuple(
         Artifact(
             project=w["name"],
             version=hashes[w["name"]][0],
-            filename=w["file"],
-            size=w.get("size"),
+            filename=_file_name(w["file"]),
+            size=_size(w.get("size")),
             sha256=hashes[w["name"]][1],
         )
         for w in table.get("wheel", [])
@@ -160,10 +160,22 @@ def _artifact(table: dict[str, Any]) -> Artifact:
     return Artifact(
         project=table["name"],
         version=table["version"],
-        filename=table["file"],
-        size=table.get("size"),
+        filename=_file_name(table["file"]),
+        size=_size(table.get("size")),
         sha256=_checked(table["sha256"]),
     )
+
+
+def _file_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+!-]*", name):  # it becomes a path in the cache
+        raise ValueError(f"{name!r} is no file name")
+    return name
+
+
+def _size(size: object) -> int | None:
+    if size is not None and (not isinstance(size, int) or size < 0):
+        raise ValueError(f"{size!r} is no size")
+    return size
 
 
 def _checked(sha256: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import fcntl
 import hashlib
 import json
 import os
@@ -116,6 +117,7 @@ def write_layout(image: Image, folder: Path, *, tag: str) -> None:
     blobs = folder / "blobs" / "sha256"
     with storage_errors(folder):
         blobs.mkdir(parents=True, exist_ok=True)
+    with storage_errors(folder), _alone(folder):
         for named in image.layers:
             _place(named.blob.path, blobs / named.blob.digest.removeprefix("sha256:"))
         for document in (image.config, image.manifest):
@@ -124,9 +126,20 @@ def write_layout(image: Image, folder: Path, *, tag: str) -> None:
         _write(folder / "index.json", _index(image, tag))  # from here on the layout holds the new image
         keep = {x.blob.digest for x in image.layers} | {digest(image.config), image.digest}
         # What an earlier image had, and what a killed build left; folders are not ours.
-        for path in (*blobs.iterdir(), *folder.glob(".*")):
+        for path in (*blobs.iterdir(), *folder.glob(".index.json.*"), *folder.glob(".oci-layout.*")):
             if f"sha256:{path.name}" not in keep and path.is_file():
                 path.unlink()
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other builds out of a layout: their clean-up would remove our blobs."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _index(image: Image, tag: str) -> bytes:

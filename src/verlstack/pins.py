@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
 from verlstack import canonical, plan, verltags
@@ -155,7 +156,8 @@ def _requirements(table: Table, key: str) -> tuple[str, ...]:
     for name, bound in table.reasoned(key, "bound").items():
         try:
             requirement = Requirement(f"{name}{bound}")
-        except InvalidRequirement as e:
+            SpecifierSet(bound.partition("@")[0])  # `1.26.4` without `==` would become part of the name
+        except (InvalidRequirement, InvalidSpecifier) as e:
             raise BadValueError(f"{key}: {name}{bound} is no requirement: {e}") from None
         if requirement.url:
             raise BadValueError(f"{key}.{name} names an address; files come from the configured index, by hash")
@@ -179,6 +181,9 @@ def _compression(table: Table) -> Compression:
 def _verl(table: Table) -> Verl:
     table.only("tag", "commit", "repository", "sdist", "sdist_sha256", "strip", "why")
     table.text("why")
+    for path in table.texts("strip"):
+        if any(part in {"", ".", ".."} for part in path.split("/")):
+            raise BadValueError(f"strip: {path!r} must be a path inside the source")
     tag = table.text("tag")
     if tag not in verltags.known():
         near = " and ".join(verltags.nearest(tag))
@@ -186,8 +191,8 @@ def _verl(table: Table) -> Verl:
     return Verl(
         tag=tag,
         commit=table.text("commit", r"[0-9a-f]{40}", "40 hexadecimal digits"),
-        repository=table.text("repository"),
-        sdist=table.text("sdist", r"[^/\s]+", "a file name"),
+        repository=table.text("repository", r"[a-z+]+://[^\s@]+", "an address without user and password"),
+        sdist=table.text("sdist", r"[A-Za-z0-9][^/\s]*", "a file name"),
         sdist_sha256=table.text("sdist_sha256", r"[0-9a-f]{64}", "64 hexadecimal digits"),
         strip=table.texts("strip"),
     )

@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
-import tarfile
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from verlstack import engine, layer, oci, shell
-from verlstack.cache import storage_errors
+from verlstack import engine, oci, shell, unpack
+from verlstack.cache import sha256_file, storage_errors
 from verlstack.compose import SMOKE_ROOT
-from verlstack.errors import ProofError
+from verlstack.errors import LockError, ProofError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from verlstack.cache import Cache
+    from verlstack.lockfile import Lock
     from verlstack.progress import Progress
 
 STRANGER = 54321  # a uid without passwd entry in any base
 _CHECK = ("/opt/verl/bin/python", f"/{SMOKE_ROOT}/versions.py")
-# Proc and dev as a container has them; then into the image. $0 is its root.
-_ENTER = 'mount --rbind /proc "$0/proc" && mount --rbind /dev "$0/dev" && exec chroot "$@"'
+# A /proc of its own, the five harmless devices, shared memory; then into the image. $0 is its root.
+_ENTER = (
+    'mount -t proc proc "$0/proc" && mount -t tmpfs tmpfs "$0/dev" && mkdir -m 1777 "$0/dev/shm" && '
+    'for d in null zero full random urandom; do : > "$0/dev/$d" && mount --bind "/dev/$d" "$0/dev/$d" || exit; done && '
+    'exec chroot "$@"'
+)
 _PATIENCE = 300.0  # seconds; the imports take about 10 on two busy cores
+
+
+def check_lock(config: Mapping[str, Any], lock: Lock, layout: Path) -> None:
+    """Refuse to prove an image that is not the present lock's.
+
+    Raises:
+        LockError: the image was made from another lock.
+    """
+    made_from = config["config"].get("Labels", {}).get("dev.verlstack.lock")
+    if made_from != f"sha256:{lock.digest}":
+        todo = f"run `verlstack build {lock.stack}`"
+        raise LockError(f"this image was made from lock {made_from}, not the present one", where=str(layout), todo=todo)
 
 
 def prove(layout: Path, cache: Cache, env: Mapping[str, str], progress: Progress) -> list[str]:
@@ -78,7 +92,12 @@ def prove_unpacked(layout: Path, cache: Cache, progress: Progress) -> list[str]:
         progress.start("unpack", sum(x["size"] for x in manifest["layers"]))
         with storage_errors(root):
             for entry in manifest["layers"]:
-                _unpack(layout / oci.blob_path(entry["digest"]), entry["mediaType"], root)
+                path = layout / oci.blob_path(entry["digest"])
+                if not path.is_file() or f"sha256:{sha256_file(path)}" != entry["digest"]:
+                    raise LockError(
+                        "a layer is not what its digest says", where=str(path), todo="build the image again"
+                    )
+                unpack.lay(path, entry["mediaType"], root)
                 progress.advance("unpack", entry["size"])
         progress.finish("unpack", f"{len(manifest['layers'])} layers")
         env = dict(pair.split("=", 1) for pair in config["config"]["Env"])
@@ -89,14 +108,26 @@ def prove_unpacked(layout: Path, cache: Cache, progress: Progress) -> list[str]:
 
 
 def _run(root: Path, uid: int, env: Mapping[str, str], layout: Path) -> str:
-    """Run the check inside `root` with namespaces, as real root or as whoever we are."""
+    """Run the check inside `root` in namespaces of its own (no network), as real root or as whoever we are."""
+    apart = ["unshare", "--mount", "--pid", "--fork", "--net", "--ipc"]
     if os.geteuid() == 0:
-        enter: list[str | Path] = ["unshare", "--mount", "sh", "-c", _ENTER, root, f"--userspec={uid}:{uid}", root]
+        enter: list[str | Path] = [*apart, "sh", "-c", _ENTER, root, f"--userspec={uid}:{uid}", root]
     else:
         # --keep-caps: mount and chroot need capabilities that a mapped uid other than 0 loses at exec
-        enter = ["unshare", "--user", f"--map-user={uid}", f"--map-group={uid}", "--keep-caps", "--mount"]
-        enter += ["sh", "-c", _ENTER, root, root]
-    done = shell.run([*enter, *_CHECK], env=env, timeout=_PATIENCE)
+        enter = [
+            *apart,
+            "--user",
+            f"--map-user={uid}",
+            f"--map-group={uid}",
+            "--keep-caps",
+            "sh",
+            "-c",
+            _ENTER,
+            root,
+            root,
+        ]
+    inside = ["env", "-i", *(f"{name}={value}" for name, value in env.items()), *_CHECK]
+    done = shell.run([*enter, *inside], env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}, timeout=_PATIENCE)
     if done.returncode:
         raise ProofError(
             f"the import check fails inside the image as uid {uid} (exit status {done.returncode}):\n{done.tail}",
@@ -105,38 +136,6 @@ def _run(root: Path, uid: int, env: Mapping[str, str], layout: Path) -> str:
             "machine forbids user namespaces: run as root, or load the image into an engine",
         )
     return done.stdout.strip()
-
-
-def _unpack(blob: Path, media_type: str, root: Path) -> None:
-    """Lay one layer over `root`; its whiteouts concern the layers below alone (image-spec, "Whiteouts")."""
-    added: set[Path] = set()
-    with contextlib.ExitStack() as stack:
-        raw: Any = stack.enter_context(layer.opened(blob, media_type.rpartition("+")[2]))  # typeshed wants more of it
-        archive = stack.enter_context(tarfile.open(fileobj=raw, mode="r|"))
-        for member in archive:
-            target = root / member.name
-            if target.name == ".wh..wh..opq":
-                _remove({*target.parent.iterdir()} - added)
-            elif target.name.startswith(".wh."):
-                _remove({target.with_name(target.name.removeprefix(".wh."))} - added)
-            else:
-                if not member.isdir():
-                    _remove({target})
-                archive.extract(member, root, filter=_inside, numeric_owner=True)
-                added.add(target)
-
-
-def _inside(member: tarfile.TarInfo, root: str) -> tarfile.TarInfo:
-    """Refuse what leaves `root`, as tarfile's own filter does, but keep /tmp's sticky bit and the like."""
-    return tarfile.tar_filter(member, root).replace(mode=member.mode, deep=False)
-
-
-def _remove(paths: Iterable[Path]) -> None:
-    for path in paths:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
 
 
 def _make_removable(root: Path) -> None:

@@ -17,6 +17,7 @@ import importlib.util
 import marshal
 import struct
 import sys
+import threading
 import warnings
 from typing import Any, BinaryIO
 
@@ -47,9 +48,13 @@ def _by_address(value: Any) -> bool:
 def compile_source(source: bytes, path: str) -> bytes:
     """Bytes of the .pyc of `source`, or b"" where it does not compile or has no stable bytes."""
     try:
-        code = compile(source, path, "exec", dont_inherit=True, optimize=0)
+        return _compiled(source, path)
     except Exception:  # noqa: BLE001 - templates, Python 2 and test data are shipped as .py too; import will say why
         return b""
+
+
+def _compiled(source: bytes, path: str) -> bytes:
+    code = compile(source, path, "exec", dont_inherit=True, optimize=0)
     held: list[Any] = []
     stable = _hold(code, held)
     if any(isinstance(value, frozenset) for value in held):
@@ -82,4 +87,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    # A stack of our own: with the user's `ulimit -s`, deeply nested source would decide whether there is bytecode.
+    threading.stack_size(512 << 20)
+    server = threading.Thread(target=main)
+    server.start()
+    server.join()

@@ -15,6 +15,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from verlstack import shell
 from verlstack.download import Artifact
 from verlstack.errors import FetchError, PinsError
+from verlstack.web import redact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -72,11 +73,11 @@ def resolve(
     if done.returncode:
         if any(sign in done.stderr for sign in _NETWORK):
             raise FetchError(
-                f"the package index cannot be reached:\n{done.tail}",
+                f"the package index cannot be reached:\n{redact(done.tail)}",
                 todo="check the network, or set UV_DEFAULT_INDEX or pip's index-url to your mirror",
             )
         raise PinsError(
-            f"the pins do not resolve:\n{done.tail}", where=where, todo="change one of the pins named above"
+            f"the pins do not resolve:\n{redact(done.tail)}", where=where, todo="change one of the pins named above"
         )
     packages = tomllib.loads(done.stdout)["packages"]
     chosen = [_choose(package, {tag: rank for rank, tag in enumerate(tags)}) for package in packages]

@@ -63,6 +63,7 @@ class Builder:
         tags: what it accepts; build tools are checked against them.
         cache: where results are kept.
         say: receives one line about where a source came from.
+        offline: do not ask verl's repository.
         run: the program runner.
     """
 
@@ -70,6 +71,7 @@ class Builder:
     tags: frozenset[Tag]
     cache: Cache
     say: Callable[[str], None]
+    offline: bool = False
     run: Callable[..., shell.Result] = shell.run
 
     def build(self, recipe: Recipe, *, verl: Verl | None = None, expected: str | None = None) -> Path:
@@ -86,15 +88,13 @@ class Builder:
         """
         folder = self.cache.built(recipe.key(self.interpreter.version))
         with self.cache.lock(folder.name):
-            if not (found := sorted(folder.glob("*.whl"))):
+            path = _sound(folder)
+            if path is None:
+                shutil.rmtree(folder, ignore_errors=True)
                 with tempfile.TemporaryDirectory(prefix="build-", dir=self.cache.tmp) as name:
-                    made = self._build(recipe, Path(name), verl, expected)
-                    with atomic(folder / made.name, tmp=self.cache.tmp) as out:
-                        out.write(made.read_bytes())
-                found = sorted(folder.glob("*.whl"))
-        (path,) = found
+                    path = self._keep(self._build(recipe, Path(name), verl, expected), folder)
         if expected and (have := sha256_file(path)) != expected:
-            path.unlink()
+            shutil.rmtree(folder, ignore_errors=True)
             raise HashMismatchError(
                 f"the wheel built for {recipe.project} has sha256 {have}, the lock says {expected}; it was deleted",
                 where=path.name,
@@ -102,9 +102,16 @@ class Builder:
             )
         return path
 
+    def _keep(self, made: Path, folder: Path) -> Path:
+        """Put a wheel into the cache, and beside it, as its last part, its hash."""
+        for name, data in ((made.name, made.read_bytes()), ("sha256", sha256_file(made).encode())):
+            with atomic(folder / name, tmp=self.cache.tmp) as out:
+                out.write(data)
+        return folder / made.name
+
     def _build(self, recipe: Recipe, work: Path, verl: Verl | None, expected: str | None) -> Path:
         python = self._environment(recipe)
-        if verl is not None and (checkout := _checkout(verl, work / "git", self.run)):
+        if verl is not None and not self.offline and (checkout := _checkout(verl, work / "git", self.run)):
             made = _wheel(recipe, checkout, work / "git-out", python, self.run)
             if expected in {None, sha256_file(made)}:
                 self.say(f"{recipe.project}: built from tag {verl.tag}, commit {verl.commit[:12]}")
@@ -114,14 +121,20 @@ class Builder:
             )
         source = _unpack(recipe.sdist, work / "sdist")
         self.say(f"{recipe.project}: built from {recipe.sdist.name}, sha256 {recipe.sdist_sha256[:12]}")
-        return _wheel(recipe, source, work / "sdist-out", python, self.run)
+        try:
+            return _wheel(recipe, source, work / "sdist-out", python, self.run)
+        except BuildError:
+            shutil.rmtree(python.parent.parent, ignore_errors=True)  # were the kept tools damaged? The next run tells
+            raise
 
     def _environment(self, recipe: Recipe) -> Path:
         """A virtual environment of the stack's interpreter that holds exactly the pinned build tools; its Python.
 
         It is kept, because pip without bytecode takes a second longer to start. What it builds is checked by hash.
         """
-        root = self.cache.tools(canonical.digest([recipe.tool_hashes, str(self.interpreter.executable)]))
+        root = self.cache.tools(
+            canonical.digest([recipe.tool_hashes, str(self.interpreter.executable), self.interpreter.version])
+        )
         with self.cache.lock(root.name):
             if not root.exists():
                 with tempfile.TemporaryDirectory(prefix="tools-", dir=self.cache.tmp) as name:
@@ -146,6 +159,15 @@ class Builder:
                         target.write_bytes(reader.read(entry.content))
 
 
+def _sound(folder: Path) -> Path | None:
+    """The wheel in a folder of the cache, if it is there and still what it was."""
+    try:
+        (path,) = folder.glob("*.whl")
+        return path if sha256_file(path) == (folder / "sha256").read_text() else None
+    except (OSError, ValueError):
+        return None
+
+
 def _checkout(verl: Verl, into: Path, run: Callable[..., shell.Result]) -> Path | None:
     """The tagged source, or None where its repository does not answer.
 
@@ -157,7 +179,7 @@ def _checkout(verl: Verl, into: Path, run: Callable[..., shell.Result]) -> Path 
     into.mkdir()
     fetched = [
         ["git", "init", "--quiet", into],
-        ["git", "-C", into, "fetch", "--quiet", "--depth=1", verl.repository, f"refs/tags/{verl.tag}"],
+        ["git", "-C", into, "fetch", "--quiet", "--depth=1", "--", verl.repository, f"refs/tags/{verl.tag}"],
     ]
     try:
         if any(run(command, env=env, timeout=_GIT_PATIENCE).returncode for command in fetched):
@@ -186,7 +208,8 @@ def _unpack(sdist: Path, into: Path) -> Path:
     into.mkdir()
     try:
         with tarfile.open(sdist) as archive:
-            archive.extractall(into, filter="data")
+            for member in archive:
+                _extract(archive, member, into)
     except (tarfile.TarError, EOFError, OSError, ValueError) as e:
         raise BuildError(f"the source archive is damaged or unsafe: {e}", where=str(sdist)) from e
     tops = list(into.iterdir())
@@ -195,9 +218,30 @@ def _unpack(sdist: Path, into: Path) -> Path:
     return tops[0]
 
 
+def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, into: Path) -> None:
+    """Write one file or folder; stricter than tarfile's own filter, which Debian 12's Python does not have.
+
+    Raises:
+        ValueError: the member is a link or a device, or leaves the folder.
+    """
+    parts = member.name.removeprefix("./").rstrip("/").split("/")
+    if member.name.startswith("/") or any(part in {"", ".."} for part in parts):
+        raise ValueError(f"{member.name!r} leaves its folder")
+    target = into.joinpath(*parts)
+    if member.isdir():
+        target.mkdir(parents=True, exist_ok=True)
+    elif member.isreg() and (content := archive.extractfile(member)):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content.read())
+        target.chmod(0o755 if member.mode & 0o100 else 0o644)
+    elif member.type not in {tarfile.XGLTYPE, tarfile.XHDTYPE}:
+        raise ValueError(f"{member.name!r} is a link or a device")
+
+
 def _wheel(recipe: Recipe, source: Path, out: Path, python: Path, run: Callable[..., shell.Result]) -> Path:
     for name in recipe.strip:
-        shutil.rmtree(source / name, ignore_errors=True)
+        if (source / name).resolve().is_relative_to(source.resolve()):  # a link may lead out
+            shutil.rmtree(source / name, ignore_errors=True)
     # The wheel's zip entries carry mode bits and, through SOURCE_DATE_EPOCH, one time; umask must not show.
     for path in source.rglob("*"):
         if not path.is_symlink():

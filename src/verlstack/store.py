@@ -92,7 +92,7 @@ def find(job: Job, cache: Cache) -> Finished | None:
         table: dict[str, Any] = json.loads(meta.read_bytes())
         blob = Blob(path=path, media_type=MEDIA_TYPES["zstd"], **table["blob"])
         claims = dict(table["claims"])
-        sound = f"sha256:{sha256_file(path)}" == blob.digest
+        sound = f"sha256:{sha256_file(path)}" == blob.digest and path.stat().st_size == blob.size
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
@@ -128,7 +128,7 @@ def _build(job: Job, cache: Cache, progress: Callable[[int], None]) -> Finished:
     with atomic(path, tmp=cache.tmp, mode=0o444) as out:
         diff_id, digest, size, raw_size = layer.write(entries, out, job.compression, epoch=job.epoch, progress=progress)
     blob = Blob(path=path, digest=digest, diff_id=diff_id, size=size, raw_size=raw_size, media_type=MEDIA_TYPES["zstd"])
-    claims = {e.path: layer.fingerprint(e) or f"-> {e.link}" for e in entries if e.kind != "dir"}
+    claims = {e.path: f"{e.mode:o} {layer.fingerprint(e) or e.link}" for e in entries if e.kind != "dir"}
     table = {"digest": digest, "diff_id": diff_id, "size": size, "raw_size": raw_size}
     with atomic(cache.layers / f"{job.key}.json", tmp=cache.tmp) as out:  # its presence makes the layer count
         out.write(canonical.dumps({"blob": table, "claims": claims}))
@@ -174,8 +174,14 @@ def check_claims(layers: list[Finished]) -> None:
         WheelError: naming both layers and the path.
     """
     owners: dict[str, tuple[str, str]] = {}
+    folders: dict[str, str] = {}
     for finished in layers:
         for path, fingerprint in finished.claims.items():
             known, owner = owners.setdefault(path, (fingerprint, finished.name))
             if known != fingerprint:
                 raise conflict(path, f"layer {owner}", f"layer {finished.name}")
+            folder = path
+            while (folder := folder.rpartition("/")[0]) and folder not in folders:
+                folders[folder] = finished.name
+    for folder in folders.keys() & owners.keys():
+        raise conflict(folder, f"layer {owners[folder][1]}", f"layer {folders[folder]} (as a folder)")

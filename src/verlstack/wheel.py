@@ -27,7 +27,7 @@ from packaging.version import Version
 
 from verlstack import tar
 from verlstack.content import Inline, Member, Reader, Source
-from verlstack.zips import error, has_control_characters, members
+from verlstack.zips import error, has_control_characters, members, unfit
 
 if TYPE_CHECKING:
     import os
@@ -294,6 +294,8 @@ class _Planner(WheelDestination):
     def _add(self, scheme: Scheme, path: str, content: Source, *, executable: bool) -> RecordEntry:
         if any(part in {"", ".", ".."} for part in path.split("/")) or "\\" in path or has_control_characters(path):
             raise ValueError(f"{path!r} leaves its folder, or is no name for a file")
+        if reason := unfit(path):
+            raise ValueError(f"{path[:80]!r} {reason}")
         digest = hashlib.sha256(content.data).hexdigest() if isinstance(content, Inline) else content.sha256
         if digest is None:
             raise ValueError(f"RECORD has no hash for {path}")

@@ -82,7 +82,7 @@ class Workshop:
 
     def builder(self, python: Interpreter, tags: frozenset[Tag]) -> Builder:
         """The builder of wheels that exist only as source."""
-        return Builder(interpreter=python, tags=tags, cache=self.cache, say=self.progress.say)
+        return Builder(interpreter=python, tags=tags, cache=self.cache, say=self.progress.say, offline=self.offline)
 
     def settings(self, stack: Stack, python: Interpreter, compression: Compression | None = None) -> Settings:
         """What the layers of a stack have in common."""

@@ -18,6 +18,8 @@ _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, then the lengths of name
 _ENCRYPTED = 0x1  # 4.4.4, bit 0
 _UTF8 = 0x800  # bit 11
 _MAX_DEFLATE_RATIO = 1032  # zlib's documentation, "Maximum Expansion Factor"; more cannot be true
+_NAME_MAX = 255  # bytes (Linux limits.h)
+_PATH_MAX = 4000  # bytes; Linux' 4096 less the venv's folder
 _METHODS = (0, 8)  # stored and deflated (4.4.5): all that wheels use
 _LAST_CONTROL = 0x1F
 _DELETE = 0x7F
@@ -59,6 +61,16 @@ def has_control_characters(text: str) -> bool:
     return any(ord(c) <= _LAST_CONTROL or ord(c) == _DELETE for c in text)
 
 
+def unfit(name: str) -> str | None:
+    """Why a path may not be in a layer, or None: whiteouts delete (OCI), long names fit no file system (NAME_MAX)."""
+    parts = name.split("/")
+    if any(part.startswith(".wh.") for part in parts):
+        return "would be a whiteout, which deletes files of other layers"
+    if any(len(part.encode()) > _NAME_MAX for part in parts) or len(name.encode()) > _PATH_MAX:
+        return "is longer than a file system takes"
+    return None
+
+
 def error(path: Path, what: str) -> WheelError:
     """The error that `path` is not as it should be."""
     return WheelError(
@@ -73,6 +85,10 @@ def _check_name(path: Path, info: zipfile.ZipInfo, seen: set[str]) -> None:
         raise error(path, f"holds the unsafe path {name!r}")
     if has_control_characters(name):
         raise error(path, f"holds a path with control characters: {name!r}")
+    if reason := unfit(name):
+        raise error(path, f"holds {name[:80]!r}, which {reason}")
+    if name != info.filename:  # a Unicode path field that some versions of zipfile honour
+        raise error(path, f"calls a member both {name!r} and {info.filename!r}")
     if name in seen:
         raise error(path, f"holds {name!r} twice")
     seen.add(name)

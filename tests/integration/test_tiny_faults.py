@@ -179,7 +179,7 @@ def test_prove_of_an_image_that_does_not_start(tiny):
     done = tiny.run("prove", check=False)
     assert done.returncode == 12, done.stderr
     assert "uid 0" in done.stderr
-    assert not list((tiny.cache / "tmp").iterdir())
+    assert not list((tiny.cache / "verlstack-tmp").iterdir())
 
 
 def test_a_blob_of_the_image_was_changed(tiny):
@@ -188,3 +188,93 @@ def test_a_blob_of_the_image_was_changed(tiny):
     path = tiny.root / "dist/tiny/blobs/sha256" / config[7:]
     path.write_bytes(path.read_bytes() + b" ")
     fails(tiny, "prove", code=4, says=["not what its digest says"])
+
+
+def test_prove_of_an_image_that_is_not_the_present_locks(tiny):
+    tiny.run("build")
+    edit_pins(tiny, "a tiny stack", "a stack")
+    fails(tiny, "prove", code=4, says=["stale", "verlstack lock tiny"])
+    tiny.run("lock")
+    fails(tiny, "prove", code=4, says=["not the present one", "verlstack build tiny"])
+
+
+def test_a_wrong_base_is_refused_before_anything_is_fetched(tiny):
+    done = fails(tiny, "build", "--base", "nonsense", code=2, says=["nonsense"])
+    assert "fetch" not in done.stderr
+
+
+def test_fetch_then_build_offline(tiny, tmp_path):
+    """What `fetch` brings is all that an air-gapped build needs, the base included."""
+    tiny.run("fetch", "--base", tiny.base)
+    tiny.index.replies.clear()
+    tiny.run("build", "--offline")
+
+
+def test_a_bound_without_operator(tiny):
+    edit_pins(tiny, 'bound = "==1.0"', 'bound = "1.0"')
+    fails(tiny, "lock", code=3, says=["alpha1.0", "requires"])
+
+
+def test_a_reader_that_goes_away(tiny):
+    tiny.run("build")
+    words = " ".join(f"'{w}'" for w in tiny.words("build"))
+    done = subprocess.run(
+        ["bash", "-c", f"{words} | true; exit ${{PIPESTATUS[0]}}"],
+        env=tiny.environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert "BrokenPipe" not in done.stderr
+
+
+@pytest.mark.parametrize("where", ["files", "built"])
+def test_a_damaged_built_wheel_is_built_again(tiny, where):
+    """Verl's wheel, wherever it is kept, is hashed before use, and made anew where it is not what it was."""
+    tiny.run("build")
+    before = tiny.digest()
+    for path in (tiny.cache / "layers").iterdir():
+        path.unlink()
+    for path in (tiny.cache / where).rglob("verl-*.whl"):
+        data = bytearray(path.read_bytes())
+        data[60] ^= 1
+        path.write_bytes(data)
+    if where == "built":
+        for path in (tiny.cache / "files").rglob("verl-*.whl"):
+            path.unlink()
+    tiny.run("build")
+    assert tiny.digest() == before
+
+
+def test_a_layer_that_is_not_what_its_digest_says_is_not_run(tiny):
+    tiny.run("build")
+    blobs = tiny.root / "dist/tiny/blobs/sha256"
+    path = max(blobs.iterdir(), key=lambda p: p.stat().st_size)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.unlink()
+    path.write_bytes(data)
+    fails(tiny, "prove", code=4, says=["not what its digest says"])
+
+
+def test_settings_of_uv_do_not_reach_the_lock(tiny):
+    path = tiny.root / "constraints" / "tiny.lock.toml"
+    before = path.read_text()
+    (tiny.root / "constraint.txt").write_text("beta<1.0\n")
+    tiny.run("lock", UV_RESOLUTION="lowest", UV_CONSTRAINT=str(tiny.root / "constraint.txt"))
+    assert path.read_text() == before
+
+
+def test_offline_asks_nobody_for_verls_tag(tiny):
+    tiny.run("fetch", "--base", tiny.base)
+    edit = tiny.index.url + "/verl"
+    edit_pins(tiny, "file:///nowhere", edit)
+    tiny.run("lock", "--offline", check=False)
+    tiny.run("lock")
+    tiny.index.seen.clear()
+    for folder in ("built", "layers"):
+        for path in (tiny.cache / folder).rglob("*"):
+            path.is_file() and path.unlink()
+    for path in (tiny.cache / "files").rglob("verl-*.whl"):
+        path.unlink()
+    tiny.run("build", "--offline")
+    assert not [s for s in tiny.index.seen if "/verl/info" in s.path]

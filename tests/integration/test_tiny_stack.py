@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -25,10 +26,10 @@ SITE = f"opt/verl/lib/python{PYTHON}/site-packages"
 TAG = f"cpython-{PYTHON.replace('.', '')}"
 
 
-def layers(stack):
+def layers(stack, name="tiny"):
     """Layer name → its tar members by path, and their bytes."""
-    dist = stack.root / "dist" / "tiny"
-    manifest = json.loads((dist / "blobs/sha256" / stack.digest()[7:]).read_text())
+    dist = stack.root / "dist" / name
+    manifest = json.loads((dist / "blobs/sha256" / stack.digest(name)[7:]).read_text())
     config = json.loads((dist / "blobs/sha256" / manifest["config"]["digest"][7:]).read_text())
     found = {}
     for entry, note in zip(manifest["layers"], config["history"], strict=True):
@@ -205,8 +206,9 @@ def test_fast_gives_the_same_diff_ids_and_says_so(tiny):
     assert [r["diff_id"] for r in fast["rows"]] == [r["diff_id"] for r in ordinary["rows"]]
     assert fast["digest"] != ordinary["digest"]
     assert fast["tag"] == "tiny-fast"
-    _, _, config = layers(tiny)
+    _, _, config = layers(tiny, "tiny-fast")
     assert config["config"]["Labels"]["dev.verlstack.compression"] == "fast"
+    assert tiny.digest() == ordinary["digest"]  # the ordinary image is still there
 
 
 @pytest.mark.parametrize("kind", ["oci-archive", "docker-archive"])
@@ -293,10 +295,26 @@ def test_killed_anywhere_and_run_again(tiny, reference):
             assert json.loads(index.read_text())["manifests"][0]["digest"] == reference
     tiny.run("build")
     assert tiny.digest() == reference
-    assert not list((tiny.cache / "tmp").iterdir())
+    assert not list((tiny.cache / "verlstack-tmp").iterdir())
+    assert alive(tiny) == []  # no worker outlives its parent
 
 
-def test_interrupted_leaves_a_resumable_state(tiny, reference):
+def alive(stack):
+    """Command lines of processes that work on this stack, workers included."""
+    deadline = time.monotonic() + 10
+    while True:
+        found = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if f"VERLSTACK_CACHE={stack.cache}".encode() in path.read_bytes().split(b"\0"):
+                    found.append(path.with_name("cmdline").read_bytes())
+        if not found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_leaves_a_resumable_state(tiny, reference, number):
     process = subprocess.Popen(
         tiny.words("build"),
         env=tiny.environment(),
@@ -308,7 +326,7 @@ def test_interrupted_leaves_a_resumable_state(tiny, reference):
     deadline = time.monotonic() + 20
     while not (tiny.cache / "files").exists() and time.monotonic() < deadline:
         time.sleep(0.005)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate()
     assert process.returncode == 130, err
     assert "run the same command again" in err

@@ -186,11 +186,11 @@ class Tiny:
         assert "Traceback" not in done.stderr, done.stderr
         return done
 
-    def digest(self) -> str:
+    def digest(self, name: str = "tiny") -> str:
         """The image's digest, as its layout says."""
         import json
 
-        (entry,) = json.loads((self.root / "dist" / "tiny" / "index.json").read_text())["manifests"]
+        (entry,) = json.loads((self.root / "dist" / name / "index.json").read_text())["manifests"]
         return str(entry["digest"])
 
     def fork(self, root: Path, cache: Path | None = None) -> Tiny:

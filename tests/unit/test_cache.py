@@ -237,7 +237,7 @@ def test_a_lock_on_a_read_only_disk(tmp_path, monkeypatch):
 
 
 def test_a_file_where_a_folder_of_the_cache_should_be(tmp_path):
-    (tmp_path / "tmp").write_bytes(b"")
+    (tmp_path / "verlstack-tmp").write_bytes(b"")
     with pytest.raises(StorageError), Cache(tmp_path).use():
         pass
 
@@ -261,3 +261,21 @@ def test_nobody_is_at_home(monkeypatch, env):
     monkeypatch.setattr("pwd.getpwuid", unknown)
     with pytest.raises(StorageError):
         Cache.from_environment(env)
+
+
+def test_only_what_is_ours_is_swept(tmp_path):
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "tmp" / "thesis").write_text("somebody's own folder of that name")
+    with Cache(tmp_path).use():
+        pass
+    assert (tmp_path / "tmp" / "thesis").exists()
+
+
+def test_a_link_is_not_swept_through(tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis").write_text("x")
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "verlstack-tmp").symlink_to(tmp_path / "home")
+    with pytest.raises(StorageError), Cache(tmp_path / "cache").use():
+        pass
+    assert (tmp_path / "home" / "thesis").exists()

@@ -179,6 +179,8 @@ def wheel_like(project, artifact):
 def test_fetch(checkout, capsys, monkeypatch, tmp_path):
     below = tmp_path / "constraints" / "deep" / "er"
     below.mkdir(parents=True)
+    monkeypatch.setattr("verlstack.build.base_of", lambda *_: None)
+    monkeypatch.setattr("verlstack.workshop.Workshop.find_interpreter", lambda *_: None)
     monkeypatch.chdir(below)  # pins are found from any folder below
     assert cli.main(["fetch", "demo", "--offline", "--json"]) == 0
     out, err = capsys.readouterr()
@@ -296,12 +298,16 @@ def test_build_for_programs(checkout, capsys, monkeypatch, tmp_path):
 
 
 def test_prove(checkout, capsys, monkeypatch):
-    seen = []
-    module(monkeypatch, "prove", prove=lambda layout, *_: seen.append(layout) or ["uid 0: 2.3.1", "uid 54321: 2.3.1"])
+    seen, lines = [], ["uid 0: 2.3.1", "uid 54321: 2.3.1"]
+    module(monkeypatch, "prove", prove=lambda layout, *_: seen.append(layout) or lines, check_lock=lambda *_: None)
+    monkeypatch.setattr("verlstack.oci.read_layout", lambda layout: ("sha256:ab", {}, {}))
+    monkeypatch.setattr("verlstack.oci.tag_of", lambda layout: "demo-sdpa")
     assert cli.main(["prove", "demo"]) == 0
-    assert capsys.readouterr().out == "uid 0: 2.3.1\nuid 54321: 2.3.1\n"
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first.startswith("demo-sdpa  sha256:ab  starts")
+    assert rest == lines
     assert cli.main(["prove", "demo", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"printed": ["uid 0: 2.3.1", "uid 54321: 2.3.1"]}
+    assert json.loads(capsys.readouterr().out) == {"digest": "sha256:ab", "tag": "demo-sdpa", "printed": lines}
     assert seen[0] == checkout.parent / "dist" / "demo"
 
 

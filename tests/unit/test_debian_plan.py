@@ -320,7 +320,7 @@ def test_a_bootstrap_is_canonical_cached_and_clean(tmp_path, etc, as_root):
     other = bootstrap(Cache(tmp_path / "two"), Run(bootstrap=fake_bootstrap(b"20001")), env)
     assert (one.layer.digest, one.layer.diff_id) == (other.layer.digest, other.layer.diff_id)
     assert one.packages == (("tar", "1.34"),)
-    assert list((tmp_path / "one" / "tmp").iterdir()) == []
+    assert list((tmp_path / "one" / "verlstack-tmp").iterdir()) == []
     words, seen = run.calls[-1]
     assert words[:2] == ("unshare", "--mount")
     assert seen["https_proxy"] == "http://proxy"
@@ -336,7 +336,7 @@ def test_a_failed_bootstrap_leaves_nothing(tmp_path, etc, as_root):
     run = Run(bootstrap=lambda words, env: said("E: Unable to locate package gcc"))
     with pytest.raises(BaseImageError, match="no package gcc"):
         bootstrap(Cache(tmp_path / "c"), run, env)
-    assert list((tmp_path / "c" / "tmp").iterdir()) == []
+    assert list((tmp_path / "c" / "verlstack-tmp").iterdir()) == []
     assert not (tmp_path / "c" / "bases").exists()
 
 

@@ -15,7 +15,7 @@ A, B = "a" * 64, "b" * 64
 
 def pip_says(*lines, status=0):
     def run(args, *, env, timeout):
-        assert args == [sys.executable, "-m", "pip", "config", "list"]
+        assert args == [sys.executable, "-P", "-m", "pip", "config", "list"]
         return Result(args=tuple(args), returncode=status, stdout="\n".join(lines), stderr="")
 
     return run

@@ -26,7 +26,8 @@ text = st.text(
     max_size=12,
 )
 size = st.integers(0, 1 << 40)
-artifact = st.builds(Artifact, project=name, version=version, filename=text, sha256=sha256, size=size)
+file_name = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,20}", fullmatch=True)
+artifact = st.builds(Artifact, project=name, version=version, filename=file_name, sha256=sha256, size=size)
 lock = st.builds(
     Lock,
     stack=st.just("demo"),
@@ -43,7 +44,7 @@ lock = st.builds(
         st.builds(
             Built,
             source=artifact.map(lambda a: dataclasses.replace(a, project=f"{a.project}-src")),
-            wheel=text,
+            wheel=file_name,
             wheel_sha256=sha256,
         ),
         min_size=1,
@@ -303,4 +304,12 @@ def test_a_line_that_wanders_from_one_file_to_the_other(tmp_path):
     txt.write_text(txt.read_text() + first + "\n")
     toml.write_text(rest)
     with pytest.raises(LockError):
+        lockfile.load(tmp_path, STACK)
+
+
+@pytest.mark.parametrize("name", ["../../climbed/six-1.0-py3-none-any.whl", "/six.whl", "", ".whl"])
+def test_a_file_name_that_leaves_the_cache(tmp_path, name):
+    (six,) = SMALL.wheels
+    write(tmp_path, dataclasses.replace(SMALL, wheels=(dataclasses.replace(six, filename=name),)))
+    with pytest.raises(LockError, match="is no file name"):
         lockfile.load(tmp_path, STACK)

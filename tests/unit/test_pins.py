@@ -304,6 +304,12 @@ ACCEPTED = {
     "one project twice": bent(stack__demo__requires__Torch={"bound": "==2.3.0", "why": "x"}),
     "an address": bent(stack__demo__requires__six={"bound": " @ https://index.invalid/six.whl", "why": "x"}),
     "two groups of one name": bent(layers__group__0__name="libs"),
+    "strip that climbs": bent(stack__demo__verl__strip=["../.."]),
+    "strip of an absolute path": bent(stack__demo__verl__strip=["/etc"]),
+    "password in an address": bent(stack__demo__verl__repository="https://user:pw@git.invalid/x"),
+    "option as an address": bent(stack__demo__verl__repository="--upload-pack=x"),
+    "sdist that climbs": bent(stack__demo__verl__sdist=".."),
+    "bound without operator": bent(stack__demo__requires__torch={"bound": "2.3.1", "why": "x"}),
     "misspelled key": bent(stack__demo__enviroment={"X": {"value": "1", "why": "x"}}),
 }
 

@@ -136,7 +136,7 @@ def test_the_layer_holds_the_wheel_its_bytecode_and_its_record(tmp_path, cache):
         "opt/__pycache__/more.cpython-310.pyc",
     }
     assert f"{SITE}/demo-1.0.dist-info/RECORD" in built.claims
-    assert built.claims["opt/more.py"] == hashlib.sha256(b"x = 1\n").hexdigest()
+    assert built.claims["opt/more.py"] == "644 " + hashlib.sha256(b"x = 1\n").hexdigest()
 
 
 DAMAGE = {
@@ -357,3 +357,20 @@ def test_a_cached_layer_for_another_platform(tmp_path, cache):
 
 def test_layer_media_type_is_kept(tmp_path, cache):
     assert build(job(Wheel().write(tmp_path)), cache).blob.media_type == layer.MEDIA_TYPES["zstd"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (tar.symlink("opt/verl/lib64", "lib"), f("opt/verl/lib64/x.py", b"")),
+        (f("opt/clash", b"x"), f("opt/clash/inside", b"x")),
+        (f("opt/same", b"x"), tar.file("opt/same", Inline(data=b"x"), executable=True)),
+    ],
+    ids=["folder over a link", "folder over a file", "other mode"],
+)
+def test_layers_that_do_not_fit_over_each_other(cache, one, other):
+    layers = [build(job(entries=(entry,), name=name), cache) for name, entry in (("one", one), ("other", other))]
+    with pytest.raises(WheelError, match="layer o"):
+        store.check_claims(layers)
+    with pytest.raises(WheelError, match="layer o"):
+        store.check_claims(layers[::-1])

@@ -331,3 +331,19 @@ def test_the_message_names_the_stacks_interpreter(tmp_path):
     for minor in range(11, 40):
         with pytest.raises(WheelError, match=rf"\(cp3{minor}\)"):
             wheel.plan(path, VENV, frozenset(plan.tags(f"3.{minor}", "x86_64-manylinux_2_35")))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        Wheel(files={"demo/.wh..wh..opq": b""}),
+        Wheel(files={"demo-1.0.data/scripts/.wh.python": b"#!python\n"}),
+        Wheel(files={"demo-1.0.data/data/lib/.wh.x": b""}),
+        Wheel(entry_points="[console_scripts]\n.wh.python = demo:main\n"),
+        Wheel(files={f"demo/{'x' * 256}": b""}),
+        Wheel(files={"/".join(["deep"] * 1000): b""}),
+    ],
+    ids=["opaque whiteout", "script", "data", "entry point", "long name", "long path"],
+)
+def test_names_that_no_layer_may_have(made, tmp_path):
+    refuse(made, tmp_path)

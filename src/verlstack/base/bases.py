@@ -117,13 +117,24 @@ def obtain(
         offline=offline,
         run=run,
     )
+    check(spec)
     if spec == "debian":
         return _debian(request)
     if spec.startswith(_REGISTRY):
         return _registry(reference.parse(spec.removeprefix(_REGISTRY)), request)
-    if spec == "auto":
-        return _auto(registry_default, request)
-    raise UsageError(f"there is no base {spec!r}", where="--base", todo=_FORMS)
+    return _auto(registry_default, request)
+
+
+def check(spec: str) -> None:
+    """Refuse a malformed `--base` before anything is downloaded for it.
+
+    Raises:
+        UsageError: no such form, or a reference without digest.
+    """
+    if spec.startswith(_REGISTRY):
+        reference.parse(spec.removeprefix(_REGISTRY))
+    elif spec not in {"debian", "auto"}:
+        raise UsageError(f"there is no base {spec!r}", where="--base", todo=_FORMS)
 
 
 def _auto(default: str | None, request: _Request) -> Base:

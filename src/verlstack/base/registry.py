@@ -120,10 +120,14 @@ class Client:
         headers = {"Range": f"bytes={start}-"} if start else {}
         with self._get(url, headers) as response, storage.storage_errors(part):
             resumed = response.status_code == requests.codes.partial_content
+            left = size - (start if resumed else 0)
             with part.open("ab" if resumed else "wb") as out:
                 for piece in response.iter_content(_CHUNK):
-                    out.write(piece)
-                    advance(len(piece))
+                    out.write(piece[:left])
+                    advance(len(piece[:left]))
+                    left -= len(piece)
+                    if left <= 0:
+                        break  # what comes beyond the declared size is not wanted, and may have no end
         if (have := part.stat().st_size) < size:
             raise _AgainError(f"the line was cut after {have} of {size} bytes")
 
