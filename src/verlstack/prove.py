@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
 STRANGER = 54321  # a uid without passwd entry in any base
 _CHECK = ("/opt/verl/bin/python", f"/{SMOKE_ROOT}/versions.py")
-# A /proc of its own, the five harmless devices, shared memory; then into the image. $0 is its root.
-_ENTER = (
-    'mount -t proc proc "$0/proc" && mount -t tmpfs tmpfs "$0/dev" && mkdir -m 1777 "$0/dev/shm" && '
-    'for d in null zero full random urandom; do : > "$0/dev/$d" && mount --bind "/dev/$d" "$0/dev/$d" || exit; done && '
-    'exec chroot "$@"'
+# A /proc of its own and devices, then into the image; $0 is its root. Root gets five harmless devices and shared memory
+# of its own; an ordinary user cannot open a device that was bound one by one, and has no rights to the others.
+_FIVE_DEVICES = (
+    'mount -t tmpfs tmpfs "$0/dev" && mkdir -m 1777 "$0/dev/shm" && '
+    'for d in null zero full random urandom; do : > "$0/dev/$d" && mount --bind "/dev/$d" "$0/dev/$d" || exit; done'
 )
+_ALL_DEVICES = 'mount --rbind /dev "$0/dev"'
+_ENTER = 'mount -t proc proc "$0/proc" && {devices} && exec chroot "$@"'
 _PATIENCE = 300.0  # seconds; the imports take about 10 on two busy cores
 
 
@@ -111,21 +113,12 @@ def _run(root: Path, uid: int, env: Mapping[str, str], layout: Path) -> str:
     """Run the check inside `root` in namespaces of its own (no network), as real root or as whoever we are."""
     apart = ["unshare", "--mount", "--pid", "--fork", "--net", "--ipc"]
     if os.geteuid() == 0:
-        enter: list[str | Path] = [*apart, "sh", "-c", _ENTER, root, f"--userspec={uid}:{uid}", root]
+        script = _ENTER.format(devices=_FIVE_DEVICES)
+        enter: list[str | Path] = [*apart, "sh", "-c", script, root, f"--userspec={uid}:{uid}", root]
     else:
         # --keep-caps: mount and chroot need capabilities that a mapped uid other than 0 loses at exec
-        enter = [
-            *apart,
-            "--user",
-            f"--map-user={uid}",
-            f"--map-group={uid}",
-            "--keep-caps",
-            "sh",
-            "-c",
-            _ENTER,
-            root,
-            root,
-        ]
+        enter = [*apart, "--user", f"--map-user={uid}", f"--map-group={uid}", "--keep-caps"]
+        enter += ["sh", "-c", _ENTER.format(devices=_ALL_DEVICES), root, root]
     inside = ["env", "-i", *(f"{name}={value}" for name, value in env.items()), *_CHECK]
     done = shell.run([*enter, *inside], env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}, timeout=_PATIENCE)
     if done.returncode:

@@ -136,7 +136,7 @@ def test_no_other_way_to_start_a_program():
 
 
 def test_the_worker_needs_the_standard_library_alone():
-    allowed = {"importlib", "marshal", "struct", "sys", "typing", "warnings"}
+    allowed = {"importlib", "marshal", "struct", "sys", "threading", "typing", "warnings"}
     assert {m.split(".")[0] for m in imports(PACKAGE / "pyc_worker.py")} <= allowed
 
 
