@@ -130,7 +130,8 @@ class Builder:
     def _environment(self, recipe: Recipe) -> Path:
         """A virtual environment of the stack's interpreter that holds exactly the pinned build tools; its Python.
 
-        It is kept, because pip without bytecode takes a second longer to start. What it builds is checked by hash.
+        It is kept, because pip without bytecode takes a second longer to start. A build compares what it makes with the
+        lock's hash; locking itself trusts it.
         """
         root = self.cache.tools(
             canonical.digest([recipe.tool_hashes, str(self.interpreter.executable), self.interpreter.version])
