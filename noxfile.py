@@ -27,7 +27,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def unit(session: nox.Session) -> None:
-    """No network, no engine, no other program: tests/unit in 10 to 30 seconds, with policy and doctor about a minute."""
+    """No network, no engine, no other program; about a minute."""
     session.run(PYTHON, "-m", "coverage", "erase")
     session.run(
         PYTHON, "-m", "coverage", "run", "-m", "pytest", "tests/unit", "tests/policy", "tests/doctor", *session.posargs

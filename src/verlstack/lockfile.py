@@ -70,10 +70,6 @@ class Lock:
     build_tools: tuple[Artifact, ...]
     layers: tuple[Layer, ...]
 
-    def built_from_source(self, project: str) -> Built | None:
-        """The source build that provides `project`, if one does."""
-        return next((b for b in self.built if b.source.project == project), None)
-
 
 def paths(folder: Path, stack: str) -> tuple[Path, Path]:
     """(requirements, lock) of a stack."""

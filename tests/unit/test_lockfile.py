@@ -146,11 +146,6 @@ def test_requirements_are_sorted_whatever_the_order():
     assert render_requirements(wheels, (), "x") == render_requirements(wheels[2:], wheels[:2], "x")
 
 
-def test_built_from_source():
-    assert SMALL.built_from_source("verl") is SMALL.built[0]
-    assert SMALL.built_from_source("six") is None
-
-
 def refused(folder, says, stack=STACK):
     with pytest.raises(LockError, match=says) as e:
         lockfile.load(folder, stack)
