@@ -132,7 +132,7 @@ def test_the_interpreter_runs_as_root_and_as_anybody(root, python, uid):
 
 @pytest.mark.parametrize("uid", [0, 54321])
 def test_the_compiler_makes_an_extension_that_imports(root, uid):
-    (root / "verlstack-tmp" / "probe.c").write_text("""#include <Python.h>
+    (root / "tmp" / "probe.c").write_text("""#include <Python.h>
 static struct PyModuleDef it = {PyModuleDef_HEAD_INIT, "probe", 0, -1, 0};
 PyMODINIT_FUNC PyInit_probe(void) { return PyModule_Create(&it); }
 """)
@@ -158,7 +158,7 @@ def test_nothing_of_the_machine_or_the_moment_stays(root, python):
         assert not [string for string in strings if string in data], path
     assert not [path for path in ("etc/machine-id", "etc/resolv.conf", "etc/hostname") if (root / path).exists()]
     assert list((root / "var/log").iterdir()) == []
-    assert (root / "verlstack-tmp").stat().st_mode & 0o7777 == 0o1777
+    assert (root / "tmp").stat().st_mode & 0o7777 == 0o1777
     assert (root / "usr/bin/su").stat().st_mode & 0o4000
 
 
@@ -172,7 +172,7 @@ def test_the_packages_are_listed_and_the_base_is_local(base):
 def test_a_package_the_mirror_lacks_is_named_before_anything_is_installed(base, tmp_path):
     with pytest.raises(BaseImageError, match="no package verlstack-no-such-package"):
         obtain(tmp_path / "cache", [*PACKAGES, "verlstack-no-such-package"])
-    assert list((tmp_path / "cache" / "tmp").iterdir()) == []
+    assert list((tmp_path / "cache" / "verlstack-tmp").iterdir()) == []
 
 
 def test_a_mirror_that_is_not_there(base, tmp_path, monkeypatch):
