@@ -131,8 +131,8 @@ def _retry_after(text: str) -> float | None:
         return None
 
 
-def patiently(action: Callable[[], T], sleep: Sleep) -> T:
-    """Call `action` until it raises no AgainError, pausing ever longer; TRIES in a row without progress are enough.
+def patiently(action: Callable[[], T], sleep: Sleep, *, tries: int = TRIES) -> T:
+    """Call `action` until it raises no AgainError, pausing ever longer; `tries` in a row without progress are enough.
 
     Raises:
         FetchError: the last AgainError's.
@@ -145,7 +145,7 @@ def patiently(action: Callable[[], T], sleep: Sleep) -> T:
             if e.reached >= best + GROWTH:
                 failures, best = 0, e.reached
             failures += 1
-            if failures >= TRIES:
-                what = f"{e.error.what} ({TRIES} tries)"
+            if failures >= tries:
+                what = f"{e.error.what} ({tries} tries)"
                 raise type(e.error)(what, where=e.error.where, todo=e.error.todo) from None
             sleep(0.5 * 2 ** (failures - 1) if e.wait is None else min(e.wait, RETRY_AFTER_MAX_S))

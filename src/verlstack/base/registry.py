@@ -15,6 +15,7 @@ import requests.auth
 
 from verlstack import cache as storage
 from verlstack.errors import FetchError, HashMismatchError
+from verlstack.web import AgainError, patiently, reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,15 +32,10 @@ MANIFEST_TYPES = (
 _MAX_DOCUMENT = 4 << 20  # bytes; the distribution specification lets a registry refuse larger manifests
 _CHUNK = 1 << 18  # bytes per read from the network
 _ATTEMPTS = 4
-_PAUSE = 0.5  # seconds before the second attempt, doubled before each further one
 _TIMEOUT = (10.0, 60.0)  # seconds to connect, and between two pieces
 _PARAMETER = re.compile(r'(\w+)="([^"]*)"')
 
 T = TypeVar("T")
-
-
-class _AgainError(Exception):
-    """A server error or a broken line: worth another attempt; the text says what it was."""
 
 
 class _Header(requests.auth.AuthBase):
@@ -129,7 +125,7 @@ class Client:
                     if left <= 0:
                         break  # what comes beyond the declared size is not wanted, and may have no end
         if (have := part.stat().st_size) < size:
-            raise _AgainError(f"the line was cut after {have} of {size} bytes")
+            raise _again(f"the line was cut after {have} of {size} bytes", url, reached=have)
 
     def _small(self, url: str, headers: Mapping[str, str]) -> bytes:
         with self._get(url, headers) as response:
@@ -146,20 +142,14 @@ class Client:
 
     def _retried(self, url: str, attempt: Callable[[], T]) -> T:
         """The result of the first attempt that is not stopped by a server error or a broken line."""
-        for number in range(self.attempts):
-            if number:
-                self.sleep(_PAUSE * 2 ** (number - 1))
+
+        def once() -> T:
             try:
                 return attempt()
             except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as e:
-                reason = f"{self.reference.host} cannot be reached or hung up ({type(e).__name__})"
-            except _AgainError as e:
-                reason = str(e)
-        raise FetchError(
-            f"the registry did not answer well, {self.attempts} times: {reason}",
-            where=url,
-            todo="see whether the registry is up and a proxy is needed (HTTPS_PROXY), then run again: it resumes",
-        )
+                raise _again(f"{self.reference.host} cannot be reached or hung up: {reason(e)}", url) from None
+
+        return patiently(once, self.sleep, tries=self.attempts)
 
     def _get(self, url: str, headers: Mapping[str, str]) -> requests.Response:
         """One request; a 401 is answered once, with a token or with the stored credentials."""
@@ -192,7 +182,7 @@ class Client:
         query = {"service": fields.get("service", ""), "scope": fields.get("scope", default)}
         response = self.session.get(realm, params=query, auth=_Header(basic), timeout=self.timeout)
         if response.status_code >= requests.codes.internal_server_error:
-            raise _AgainError(f"its token service answered {response.status_code}")
+            raise _again(f"its token service answered {response.status_code}", realm)
         if response.status_code != requests.codes.ok:
             raise self._refusal(response.status_code, realm)
         answer = response.json()
@@ -201,7 +191,7 @@ class Client:
     def _refusal(self, status: int, url: str) -> Exception:
         """The error behind an HTTP status; a server's own trouble may pass, ours will not."""
         if status >= requests.codes.internal_server_error or status == requests.codes.too_many_requests:
-            return _AgainError(f"it answered {status}")
+            return _again(f"it answered {status}", url)
         if status == requests.codes.not_found:
             return FetchError(
                 f"the registry has no such image or blob (404): {self.reference}",
@@ -214,6 +204,12 @@ class Client:
                 f"the registry refuses {known} ({status})", where=url, todo=f"run `docker login {self.reference.host}`"
             )
         return FetchError(f"the registry answered {status}", where=url, todo="check the reference")
+
+
+def _again(why: str, url: str, *, reached: int = 0) -> AgainError:
+    """A server error or a broken line: worth another attempt."""
+    todo = "see whether the registry is up and a proxy is needed (HTTPS_PROXY), then run again: it resumes"
+    return AgainError(FetchError(f"the registry did not answer well: {why}", where=url, todo=todo), reached=reached)
 
 
 def _limited(pieces: Iterable[bytes], url: str) -> Iterator[bytes]:
