@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Self
 from verlstack.errors import VerlstackError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 _UMASK = 0o022  # of every program: what they make must not depend on the user's
@@ -79,6 +79,41 @@ def run(
     except subprocess.TimeoutExpired:
         return Result(args=words, returncode=124, stdout="", stderr=f"{words[0]}: no end after {timeout} s")
     return Result(args=words, returncode=done.returncode, stdout=done.stdout, stderr=done.stderr)
+
+
+def follow(args: Sequence[str | Path], *, env: Mapping[str, str], cwd: Path, each: Callable[[str], object]) -> Result:
+    """Run a long program and hand on each line it prints, on either stream, as it comes.
+
+    Args:
+        args: program and arguments; never a shell line.
+        env: the whole environment of the program.
+        cwd: working directory.
+        each: called with every line, without its end.
+
+    Returns:
+        Exit status and all lines, as stdout; negative for the signal that killed it.
+
+    Raises:
+        ProgramMissingError: the program does not exist or may not be executed.
+    """
+    words = tuple(str(a) for a in args)
+    lines: list[str] = []
+    try:
+        process = subprocess.Popen(
+            words, env=dict(env), cwd=cwd, umask=_UMASK, text=True, errors="replace",
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    except (FileNotFoundError, PermissionError) as e:
+        raise ProgramMissingError(f"cannot run {words[0]}: {e.strerror}", where=words[0]) from e
+    with process:
+        try:
+            for line in process.stdout or ():
+                lines.append(line.rstrip("\r\n"))
+                each(lines[-1])
+        except BaseException:
+            process.terminate()  # a killed client cancels its build in the engine
+            raise
+    return Result(args=words, returncode=process.returncode, stdout="\n".join(lines), stderr="")
 
 
 class Pipe:
