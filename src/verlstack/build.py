@@ -7,7 +7,7 @@ from concurrent import futures
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from verlstack import compose, layer, oci, store, tar
+from verlstack import compose, layer, oci, store
 from verlstack import lock as locking
 from verlstack.base import bases, python_tree
 from verlstack.cache import atomic, sha256_file
@@ -119,7 +119,7 @@ def _layers(stack: Stack, lock: Lock, shop: Workshop, settings: Settings, spec: 
     """
     jobs = compose.wheel_jobs(lock, settings, shop.cache, compose.smoke_entries(shop.smoke_tests))
     with futures.ThreadPoolExecutor(1 + shop.workers) as aside:
-        ground_and_bottom = aside.submit(_ground, stack, lock, shop, settings, spec)
+        ground_and_bottom = aside.submit(_ground, stack, shop, settings, spec)
         checks = [aside.submit(store.find, job, shop.cache) for job in jobs]
         _provide([job for job in jobs if not store.is_there(job, shop.cache)], stack, lock, shop, settings.interpreter)
         found = [check.result() for check in checks]
@@ -133,10 +133,9 @@ def _layers(stack: Stack, lock: Lock, shop: Workshop, settings: Settings, spec: 
     return base, [by_name[job.name] for job in (bottom, *jobs)]
 
 
-def _ground(stack: Stack, lock: Lock, shop: Workshop, settings: Settings, spec: str) -> tuple[Base, Job]:
-    base = base_of(stack, lock, shop, spec, settings.interpreter)
-    entries = _interpreter_entries(base, settings.interpreter, stack.python)
-    return base, settings.job("interpreter", entries=entries)
+def _ground(stack: Stack, shop: Workshop, settings: Settings, spec: str) -> tuple[Base, Job]:
+    base = base_of(stack, shop, spec, settings.interpreter)
+    return base, interpreter_job(base, settings)
 
 
 def _archive(layout: Path, tag: str, output: Output) -> Path:
@@ -147,19 +146,23 @@ def _archive(layout: Path, tag: str, output: Output) -> Path:
     return target
 
 
-def base_of(stack: Stack, lock: Lock, shop: Workshop, spec: str, python: Interpreter) -> Base:
+def base_of(stack: Stack, shop: Workshop, spec: str, python: Interpreter) -> Base:
     """The base that `spec` names, for a stack and this machine's interpreter.
 
     Raises:
         VerlstackError: as `bases.obtain`.
     """
-    return bases.obtain(
-        spec,
+    return bases.obtain(spec, base_request(stack, shop, python))
+
+
+def base_request(stack: Stack, shop: Workshop, python: Interpreter) -> bases.Request:
+    """What a base must be for a stack; the lock's values are the same, or it would be stale."""
+    return bases.Request(
         wanted_python=stack.python,
         debian_packages=stack.debian_packages,
-        registry_default=lock.registry_base,
-        compression=lock.compression,  # with --fast too: one base serves both
-        epoch=lock.epoch,
+        registry_default=stack.registry_base,
+        compression=stack.compression,  # with --fast too: one base serves both
+        epoch=stack.epoch,
         cache=shop.cache,
         interpreter=python,
         env=shop.env,
@@ -168,11 +171,14 @@ def base_of(stack: Stack, lock: Lock, shop: Workshop, spec: str, python: Interpr
     )
 
 
-def _interpreter_entries(base: Base, python: Interpreter, wanted: str) -> list[tar.Entry]:
-    """The venv, and below it the interpreter's tree where the base has none."""
+def interpreter_job(base: Base, settings: Settings) -> Job:
+    """The layer of the venv, and below it the interpreter's tree where the base has none."""
+    python, wanted = settings.interpreter, settings.python
     if base.python_home is not None:
-        return python_tree.venv_entries(base.python_home, base.python_version or wanted)
-    return [*python_tree.layer_entries(python, wanted), *python_tree.venv_entries(PYTHON_HOME, python.version)]
+        entries = python_tree.venv_entries(base.python_home, base.python_version or wanted)
+    else:
+        entries = [*python_tree.layer_entries(python, wanted), *python_tree.venv_entries(PYTHON_HOME, python.version)]
+    return settings.job("interpreter", entries=entries)
 
 
 def _provide(missing: Sequence[Job], stack: Stack, lock: Lock, shop: Workshop, python: Interpreter) -> None:

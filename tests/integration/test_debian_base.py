@@ -32,13 +32,14 @@ print(test_debian_base.obtain(Path(sys.argv[1])).layers[0].digest)
 """
 
 
-def obtain(root, packages=PACKAGES, run=shell.run):
+def obtain(root, packages=PACKAGES, run=shell.run, apt=None):
     with Cache(root).use() as cache:
-        return bases.obtain(
-            "debian", wanted_python="3.10", debian_packages=packages, registry_default=None, compression=FAST,
+        request = bases.Request(
+            wanted_python="3.10", debian_packages=tuple(packages), registry_default=None, compression=FAST,
             epoch=EPOCH, cache=cache, interpreter=interpreter.find("3.10", tree=None, env=os.environ), env=os.environ,
-            progress=Silent(), offline=False, run=run,
+            progress=Silent(), offline=False, apt=apt, run=run,
         )  # fmt: skip
+        return bases.obtain("debian", request)
 
 
 @pytest.fixture(scope="module")

@@ -43,7 +43,7 @@ def get(tmp_path, naps):
         cache = Cache(tmp_path / "cache")
         client = registry.Client(ref, stored=stored, sleep=naps.append, attempts=attempts, timeout=(2.0, 5.0))
         with client, cache.use():
-            return pull.pull(ref, wanted_python="3.10", client=client, cache=cache, progress=Silent(), offline=offline)
+            return pull.pull(client, wanted_python="3.10", cache=cache, progress=Silent(), offline=offline)
 
     return pulled
 
@@ -57,12 +57,12 @@ def test_an_image_is_pulled_verified_and_known(fake, get, tmp_path):
     assert all(sha(blob.path.read_bytes()) == blob.digest for blob in blobs)
     assert facts.env == (("PATH", "/usr/bin"), ("A", "b=c"))
     assert (facts.compiler, facts.python_home, facts.python_version, facts.headers) == (
-        True,
+        "/usr/bin/gcc",
         "/usr/bin",
         "3.10.12",
         True,
     )
-    assert (facts.os_id, facts.os_version, facts.libraries) == ("ubuntu", "22.04", {"libz.so.1"})
+    assert (facts.os_id, facts.os_version, facts.libraries) == ("ubuntu", "22.04", ("libz.so.1",))
     assert list((tmp_path / "cache" / "parts").iterdir()) == []
     fake.requests.clear()
     assert get(ref, offline=True) == (blobs, facts)
@@ -77,7 +77,7 @@ def test_offline_without_cache(fake, get):
 def test_a_plain_manifest_and_a_python_below_opt(fake, get):
     tree = {"opt/conda/bin/python3.10": b"", "usr/local/bin/cc": b""}
     _, facts = get(fake.image([(DOCKER_GZIP, tarball(**tree))], index=False))
-    assert (facts.python_home, facts.compiler, facts.python_version) == ("/opt/conda/bin", True, None)
+    assert (facts.python_home, facts.compiler, facts.python_version) == ("/opt/conda/bin", "/usr/local/bin/cc", None)
 
 
 def test_a_layer_that_occurs_twice_is_kept_once(fake, get):
@@ -249,8 +249,9 @@ def test_a_layer_of_unknown_kind(fake, get):
 def test_obtain_end_to_end(fake, tmp_path):
     ref = fake.image(GOOD)
     with Cache(tmp_path / "cache").use() as cache:
-        base = bases.obtain(
-            f"registry:{ref}", wanted_python="3.10", debian_packages=(), registry_default=None, compression=FAST,
-            epoch=1, cache=cache, interpreter=None, env={"HOME": str(tmp_path)}, progress=Silent(), offline=False,
+        request = bases.Request(
+            wanted_python="3.10", debian_packages=(), registry_default=None, compression=FAST, epoch=1, cache=cache,
+            interpreter=None, env={"HOME": str(tmp_path)}, progress=Silent(), offline=False,
         )  # fmt: skip
+        base = bases.obtain(f"registry:{ref}", request)
     assert (base.kind, base.python_home, base.local, len(base.layers)) == ("registry", "/usr/bin", False, 2)

@@ -8,6 +8,7 @@ import pytest
 
 from verlstack import layer
 from verlstack.base import aptsources, bases, debian, pull, python_tree, registry
+from verlstack.base.facts import Facts
 from verlstack.base.interpreter import Interpreter
 from verlstack.cache import Cache
 from verlstack.errors import BaseImageError, FetchError, HashMismatchError, UsageError
@@ -31,10 +32,11 @@ class Said(Silent):
 
 def facts(**more):
     plain = {
-        "env": (("PATH", "/usr/bin"),), "compiler": True, "python_home": "/usr/bin", "python_version": "3.10.12",
-        "headers": True, "os_id": "ubuntu", "os_version": "22.04", "libraries": frozenset({"libz.so.1"}),
+        "env": (("PATH", "/usr/bin"),), "compiler": "/usr/bin/cc", "python_home": "/usr/bin",
+        "python_version": "3.10.12", "headers": True, "os_id": "ubuntu", "os_version": "22.04", "os_name": "Ubuntu",
+        "libraries": ("libz.so.1",), "labels": (), "glibc": "2.35", "glibcxx": "3.4.30", "packages": (),
     }  # fmt: skip
-    return pull.Facts(**plain | more)
+    return Facts(**plain | more)
 
 
 @pytest.fixture
@@ -49,11 +51,11 @@ def world(monkeypatch, tmp_path):
 
         def obtain(self, spec, **more):
             arguments = {
-                "wanted_python": "3.10", "debian_packages": ["gcc"], "registry_default": REF, "compression": FAST,
+                "wanted_python": "3.10", "debian_packages": ("gcc",), "registry_default": REF, "compression": FAST,
                 "epoch": 1, "cache": Cache(tmp_path), "interpreter": PYTHON, "env": {"HOME": str(tmp_path)},
                 "progress": self.progress, "offline": False, "run": None,
             }  # fmt: skip
-            return bases.obtain(spec, **arguments | more)
+            return bases.obtain(spec, bases.Request(**arguments | more))
 
     world = World()
 
@@ -77,11 +79,11 @@ def world(monkeypatch, tmp_path):
     return world
 
 
-@pytest.mark.parametrize("spec", ["", "alpine", "registry", "dockerfile:x"])
-def test_an_unknown_spec_lists_the_three_forms(world, spec):
+@pytest.mark.parametrize("spec", ["", "alpine", "registry", "dockerfile:x", "oci:"])
+def test_an_unknown_spec_lists_the_forms(world, spec):
     with pytest.raises(UsageError) as caught:
         world.obtain(spec)
-    assert all(form in caught.value.todo for form in ("debian", "registry:", "auto"))
+    assert all(form in caught.value.todo for form in ("debian", "registry:", "oci:", "auto"))
 
 
 def test_a_tag_is_refused(world):
@@ -111,7 +113,7 @@ def test_a_registry_base_of_the_hosts_release_takes_the_hosts_python(world):
     world.facts = facts(python_home=None, headers=False, os_id="debian", os_version="12")
     base = world.obtain(f"registry:{REF}")
     assert (base.python_home, base.local) == (None, True)
-    world.facts = facts(python_home=None, os_id="debian", os_version="12", libraries=frozenset())
+    world.facts = facts(python_home=None, os_id="debian", os_version="12", libraries=())
     with pytest.raises(BaseImageError, match=r"libz\.so\.1"):
         world.obtain(f"registry:{REF}")
 
@@ -119,7 +121,7 @@ def test_a_registry_base_of_the_hosts_release_takes_the_hosts_python(world):
 @pytest.mark.parametrize(
     ("found", "text"),
     [
-        (facts(compiler=False), "no C compiler"),
+        (facts(compiler=None), "no C compiler"),
         (facts(headers=False), "not its headers"),
         (facts(python_home=None), "no Python 3.10"),
         (facts(python_home=None, os_id="debian", os_version="13"), "debian 13"),

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verlstack.errors import BaseImageError
+from verlstack import canonical
+from verlstack.errors import BaseImageError, UsageError
+from verlstack.web import redact
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
 
 # `deb [options] uri suite component…` (sources.list(5), one-line style)
 _ONE_LINE = re.compile(r"deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(?P<uri>\S+)\s+(?P<suite>\S+)\s+(?P<components>.+)")
 # Fields that decide; `deb822` is the other style, stanzas of `Field: value` with continuation lines.
 _FIELD = re.compile(r"^([A-Za-z-]+):[ \t]*(.*(?:\n[ \t].*)*)", re.MULTILINE)
+
+_KEY_FILE = re.compile(r"[Ss]igned-[Bb]y(?:=|:[ \t]*)(/[^\s\],]+)")
+_PEM = re.compile(r"-----BEGIN CERTIFICATE-----\n[A-Za-z0-9+/=\s]+?\n-----END CERTIFICATE-----")
 
 # Options of the machine's apt that reaching the mirror may depend on: proxies, TLS, retries, tolerance for old mirrors.
 _CARRIED = re.compile(r"Acquire::(https?|ftp|Retries|Check-Valid-Until|Check-Date|ForceIPv[46])\b")
@@ -36,6 +42,87 @@ class Release:
     version: str
     codename: str
     name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What a user gives apt for one bootstrap beside or instead of the machine's own settings.
+
+    Attributes:
+        sources: file name → text of an apt sources file that replaces the machine's mirrors; empty for the machine's.
+            May hold a password.
+        authority: certificates, PEM, that apt trusts beside the machine's while it fetches; not in the image.
+        trusted: certificates, PEM, that the image itself shall trust.
+    """
+
+    sources: Mapping[str, str] = field(default_factory=dict, repr=False)
+    authority: tuple[str, ...] = ()
+    trusted: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """A hash over what decides the bytes: where packages come from, without passwords, and what is trusted."""
+        bare = {name: redact(text) for name, text in self.sources.items()}
+        return canonical.digest({"sources": bare, "trusted": self.trusted})
+
+
+def given(mirror: Path | None, authority: Path | None, trusted: Path | None) -> Given | None:
+    """What three options of the command line say; None where none is used.
+
+    Raises:
+        UsageError: a file is missing, no list of sources, no PEM, or names a key that is missing.
+    """
+    if mirror is authority is trusted is None:
+        return None
+    return Given(
+        sources=_given_sources(mirror) if mirror else {},
+        authority=_certificates(authority, "--ca") if authority else (),
+        trusted=_certificates(trusted, "--trust-ca") if trusted else (),
+    )
+
+
+def _given_sources(path: Path) -> dict[str, str]:
+    """The file under a name by which mmdebstrap tells apt's two styles apart."""
+    text = _text(path, "--mirror")
+    if lines := list(_lines(text)):
+        found, name = "\n".join(lines), "given.list"
+        well = all(_ONE_LINE.fullmatch(line) for line in lines if not line.startswith("deb-src"))
+    else:
+        stanzas = [dict(_FIELD.findall(stanza)) for stanza in _stanzas(text)]
+        found, name = text, "given.sources"
+        well = bool(stanzas) and all({"Types", "URIs", "Suites"} <= set(fields) for fields in stanzas)
+    if not well:
+        raise UsageError(
+            "no list of apt sources",
+            where=str(path),
+            todo="write `deb [options] URI SUITE COMPONENT` or deb822 stanzas",
+        )
+    for key in _KEY_FILE.findall(found):
+        if not Path(key).is_file():
+            raise UsageError(f"the mirror's key {key} is not there", where=str(path), todo="copy the key there")
+    return {name: found.rstrip("\n") + "\n"}
+
+
+def _certificates(path: Path, option: str) -> tuple[str, ...]:
+    found = _PEM.findall(_text(path, option))
+    try:
+        for certificate in found:
+            ssl.PEM_cert_to_DER_cert(certificate)
+    except ValueError:
+        found = []
+    if not found:
+        raise UsageError(
+            "no certificate in PEM", where=f"{option} {path}", todo="convert it: openssl x509 -inform der -in FILE"
+        )
+    return tuple(f"{certificate}\n" for certificate in found)
+
+
+def _text(path: Path, option: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        why = e.strerror if isinstance(e, OSError) else "not a text"
+        raise UsageError(f"cannot read the file: {why}", where=f"{option} {path}", todo="check the path") from None
 
 
 def parse_release(text: str) -> Release:

@@ -1,4 +1,4 @@
-"""The base of an image: bootstrapped from the machine's Debian mirror, or pulled from a registry by digest."""
+"""The base of an image: bootstrapped from a Debian mirror, pulled from a registry by digest, or a layout on disk."""
 
 from __future__ import annotations
 
@@ -7,22 +7,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from verlstack import shell
-from verlstack.base import aptsources, debian, pull, python_tree, reference
+from verlstack.base import aptsources, debian, imagescan, layout, pull, python_tree, reference
+from verlstack.base import facts as reading
 from verlstack.base.registry import Client
 from verlstack.errors import BaseImageError, FetchError, HashMismatchError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from verlstack import layer
+    from verlstack.base.aptsources import Given
+    from verlstack.base.facts import Facts
     from verlstack.base.interpreter import Interpreter
     from verlstack.cache import Cache
     from verlstack.progress import Progress
 
-_FORMS = "write `debian`, `registry:HOST/REPOSITORY@sha256:…` or `auto`"
+_FORMS = "write `debian`, `registry:HOST/REPOSITORY@sha256:…`, `oci:DIR` or `auto`"
 _REGISTRY = "registry:"
+_LAYOUT = "oci:"
+SCOPE = "dev.verlstack.base.scope"  # label: "local" or "pinned"
 _IMPATIENT = (3.0, 3.0)  # seconds to connect, and to the first byte; `auto` has another way to go
 _OS_RELEASE = Path("/etc/os-release")
+
+
+Kind = Literal["debian", "registry", "oci"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +49,7 @@ class Base:
         packages: (name, version) of its Debian packages; empty if unknown.
     """
 
-    kind: Literal["debian", "registry"]
+    kind: Kind
     reference: str
     layers: tuple[layer.Blob, ...]
     env: tuple[tuple[str, str], ...] = ()
@@ -53,11 +61,27 @@ class Base:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Request:
-    """The arguments of `obtain`, passed along as one."""
+class Request:
+    """What a base must be, and what it is made with.
+
+    Attributes:
+        wanted_python: "3.10".
+        debian_packages: for `debian`: what to install; the interpreter's own libraries are added.
+        registry_default: the lock's registry base for `auto`, a reference with digest, or None.
+        compression: of the Debian layer; an image's layers stay as they are.
+        epoch: of the Debian layer.
+        cache: where bases are kept.
+        interpreter: the tree that will lie on a base without Python; None if the caller has none.
+        env: environment of the command.
+        progress: where to tell.
+        offline: use the cache alone.
+        apt: for `debian`: other mirrors and certificates than the machine's own.
+        run: starts programs.
+    """
 
     wanted_python: str
     debian_packages: tuple[str, ...]
+    registry_default: str | None
     compression: layer.Compression
     epoch: int
     cache: Cache
@@ -65,39 +89,27 @@ class _Request:
     env: Mapping[str, str]
     progress: Progress
     offline: bool
-    run: Callable[..., shell.Result]
+    apt: Given | None = None
+    run: Callable[..., shell.Result] = shell.run
 
 
-def obtain(
-    spec: str,
-    *,
-    wanted_python: str,
-    debian_packages: Sequence[str],
-    registry_default: str | None,
-    compression: layer.Compression,
-    epoch: int,
-    cache: Cache,
-    interpreter: Interpreter | None,
-    env: Mapping[str, str],
-    progress: Progress,
-    offline: bool,
-    run: Callable[..., shell.Result] = shell.run,
-) -> Base:
-    """The base that `--base SPEC` names.
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """An image that was looked into, whether or not it can carry a stack.
 
-    Args:
-        spec: `debian`, `registry:REF@sha256:…` or `auto`.
-        wanted_python: "3.10".
-        debian_packages: for `debian`: what to install; the interpreter's own libraries are added here.
-        registry_default: the lock's registry base for `auto`, a reference with digest, or None.
-        compression: of the Debian layer; a registry's layers stay as they are.
-        epoch: of the Debian layer.
-        cache: where bases are kept.
-        interpreter: the tree that will lie on a base without Python; None if the caller has none.
-        env: environment of the command.
-        progress: where to tell.
-        offline: use the cache alone.
-        run: starts programs.
+    Attributes:
+        local: its bytes are not pinned for everyone, as far as the image alone decides that.
+    """
+
+    kind: Kind
+    reference: str
+    layers: tuple[layer.Blob, ...]
+    facts: Facts
+    local: bool
+
+
+def obtain(spec: str, request: Request) -> Base:
+    """The base that `--base SPEC` names: `debian`, `registry:REF@sha256:…`, `oci:DIR` or `auto`.
 
     Raises:
         UsageError: no such form, or a reference without digest.
@@ -105,24 +117,20 @@ def obtain(
         FetchError: a registry does not give it.
         StorageError: the disk is full, read-only or forbidden.
     """
-    request = _Request(
-        wanted_python=wanted_python,
-        debian_packages=tuple(debian_packages),
-        compression=compression,
-        epoch=epoch,
-        cache=cache,
-        interpreter=interpreter,
-        env=env,
-        progress=progress,
-        offline=offline,
-        run=run,
-    )
-    check(spec)
-    if spec == "debian":
-        return _debian(request)
-    if spec.startswith(_REGISTRY):
-        return _registry(reference.parse(spec.removeprefix(_REGISTRY)), request)
-    return _auto(registry_default, request)
+    found = _found(spec, request)
+    return _debian(request) if found is None else _fit(found, request)
+
+
+def look(spec: str, request: Request) -> Found:
+    """What the base that a spec names is and holds; raises like `obtain`, but refuses none for what it lacks."""
+    if found := _found(spec, request):
+        return found
+    base = _debian(request)
+    tree = imagescan.Tree()
+    for blob in base.layers:
+        imagescan.lay(tree, blob.path, blob.media_type.rpartition("+")[2])
+    facts = reading.read(tree, {}, request.wanted_python)
+    return Found(kind="debian", reference=base.reference, layers=base.layers, facts=facts, local=True)
 
 
 def check(spec: str) -> None:
@@ -133,34 +141,48 @@ def check(spec: str) -> None:
     """
     if spec.startswith(_REGISTRY):
         reference.parse(spec.removeprefix(_REGISTRY))
-    elif spec not in {"debian", "auto"}:
+    elif spec not in {"debian", "auto"} and not (spec.startswith(_LAYOUT) and spec != _LAYOUT):
         raise UsageError(f"there is no base {spec!r}", where="--base", todo=_FORMS)
 
 
-def _auto(default: str | None, request: _Request) -> Base:
+def _found(spec: str, request: Request) -> Found | None:
+    """The image that a spec names; None where Debian is to be bootstrapped."""
+    check(spec)
+    if spec == "auto":
+        return _auto(request)
+    return None if spec == "debian" else _image(spec, request)
+
+
+def _auto(request: Request) -> Found | None:
     """The lock's registry base if it answers at once, else Debian, saying why."""
-    if default is None:
+    if request.registry_default is None:
         request.progress.say("base: debian, because the lock names no registry base")
-        return _debian(request)
-    ref = reference.parse(default)
+        return None
+    ref = reference.parse(request.registry_default)
     try:
         if not request.offline:
             with _client(ref, request, impatient=True) as client:
                 client.manifest(ref.digest)
-        return _registry(ref, request)
+        return _image(f"{_REGISTRY}{ref}", request)
     except HashMismatchError:
         raise  # somebody answers, with the wrong bytes: that must not be passed over
     except FetchError as e:
         request.progress.say(f"base: debian, because {ref.host} does not give the lock's base: {e.what}")
-        return _debian(request)
+        return None
 
 
-def _debian(request: _Request) -> Base:
+def _debian(request: Request) -> Base:
     packages = list(request.debian_packages)
     if request.interpreter is not None:
         needed = python_tree.shared_libraries(request.interpreter, request.wanted_python)
         packages += python_tree.debian_packages(needed, request.run)
-    plan = debian.plan(packages, epoch=request.epoch, compression=request.compression, os_release=_host_release())
+    plan = debian.plan(
+        packages,
+        epoch=request.epoch,
+        compression=request.compression,
+        os_release=_host_release(),
+        apt=request.apt,
+    )
     made = debian.bootstrap(
         plan,
         cache=request.cache,
@@ -175,26 +197,43 @@ def _debian(request: _Request) -> Base:
     )  # fmt: skip
 
 
-def _registry(ref: reference.Reference, request: _Request) -> Base:
+def _image(spec: str, request: Request) -> Found:
+    """The image in a registry or layout; only a registry's digest can be had by everyone."""
+    if spec.startswith(_LAYOUT):
+        folder = layout.opened(Path(spec.removeprefix(_LAYOUT)).expanduser().absolute())
+        layers, facts = _pulled(folder, request)
+        local = dict(facts.labels).get(SCOPE, "local") == "local"
+        return Found(kind="oci", reference=f"oci@{folder.digest}", layers=layers, facts=facts, local=local)
+    ref = reference.parse(spec.removeprefix(_REGISTRY))
     with _client(ref, request, impatient=False) as client:
-        layers, facts = pull.pull(
-            ref,
-            wanted_python=request.wanted_python,
-            client=client,
-            cache=request.cache,
-            progress=request.progress,
-            offline=request.offline,
-        )
-    judge(facts, str(ref), request.wanted_python, host=aptsources.parse_release(_host_release()))
+        layers, facts = _pulled(client, request)
+    return Found(kind="registry", reference=str(ref), layers=layers, facts=facts, local=False)
+
+
+def _pulled(source: pull.Source, request: Request) -> tuple[tuple[layer.Blob, ...], Facts]:
+    return pull.pull(
+        source,
+        wanted_python=request.wanted_python,
+        cache=request.cache,
+        progress=request.progress,
+        offline=request.offline and not isinstance(source, layout.Layout),
+    )
+
+
+def _fit(found: Found, request: Request) -> Base:
+    """The image as a base, if it can carry the stack; one that needs this machine's Python becomes local."""
+    facts = found.facts
+    judge(facts, found.reference, request.wanted_python, host=aptsources.parse_release(_host_release()))
     if facts.python_home is None and request.interpreter is not None:
-        _check_libraries(facts, ref, request.interpreter, request.wanted_python)
+        _check_libraries(found, request.interpreter, request.wanted_python)
     return Base(
-        kind="registry", reference=str(ref), layers=layers, env=facts.env, python_home=facts.python_home,
-        python_version=facts.python_version, local=facts.python_home is None,
+        kind=found.kind, reference=found.reference, layers=found.layers, env=facts.env, python_home=facts.python_home,
+        python_version=facts.python_version, local=found.local or facts.python_home is None,
+        packages=tuple((one.name, one.version) for one in facts.packages),
     )  # fmt: skip
 
 
-def judge(facts: pull.Facts, name: str, wanted: str, *, host: aptsources.Release) -> None:
+def judge(facts: Facts, name: str, wanted: str, *, host: aptsources.Release) -> None:
     """Refuse an image that cannot carry the stack.
 
     Raises:
@@ -222,16 +261,16 @@ def judge(facts: pull.Facts, name: str, wanted: str, *, host: aptsources.Release
         )
 
 
-def _check_libraries(facts: pull.Facts, ref: reference.Reference, interp: Interpreter, wanted: str) -> None:
-    if lacks := sorted(python_tree.shared_libraries(interp, wanted) - facts.libraries):
+def _check_libraries(found: Found, interp: Interpreter, wanted: str) -> None:
+    if lacks := sorted(python_tree.shared_libraries(interp, wanted) - set(found.facts.libraries)):
         raise BaseImageError(
             f"the base lacks libraries that this machine's Python needs: {', '.join(lacks)}",
-            where=str(ref),
+            where=found.reference,
             todo=f"use a base with Python {wanted}, or `--base debian`",
         )
 
 
-def _client(ref: reference.Reference, request: _Request, *, impatient: bool) -> Client:
+def _client(ref: reference.Reference, request: Request, *, impatient: bool) -> Client:
     folder = request.env.get("DOCKER_CONFIG") or f"{request.env.get('HOME', '')}/.docker"
     stored = reference.credentials(ref.host, Path(folder) / "config.json")
     return Client(ref, stored=stored, timeout=_IMPATIENT, attempts=1) if impatient else Client(ref, stored=stored)

@@ -7,7 +7,7 @@ import hashlib
 import json
 import shutil
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,15 +45,25 @@ class Plan:
     epoch: int
     compression: layer.Compression
     architecture: str = "amd64"
+    apt: aptsources.Given | None = None
 
     @property
     def key(self) -> str:
         """Name of the cache entry: a hash over all fields and the recipe's number."""
-        facts = json.dumps({"recipe": _RECIPE, **asdict(self)}, sort_keys=True)
-        return hashlib.sha256(facts.encode()).hexdigest()
+        facts = {"recipe": _RECIPE, **asdict(replace(self, apt=None)), "apt": self.apt and self.apt.key}
+        if self.apt is None:
+            del facts["apt"]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def plan(packages: Sequence[str], *, epoch: int, compression: layer.Compression, os_release: str) -> Plan:
+def plan(
+    packages: Sequence[str],
+    *,
+    epoch: int,
+    compression: layer.Compression,
+    os_release: str,
+    apt: aptsources.Given | None = None,
+) -> Plan:
     """Decide what to bootstrap on a machine with this os-release text.
 
     Raises:
@@ -65,7 +75,8 @@ def plan(packages: Sequence[str], *, epoch: int, compression: layer.Compression,
             f"`--base debian` needs a Debian or Ubuntu machine; this is {release.name}",
             todo="use `--base registry:REF@sha256:…`",
         )
-    return Plan(release=release, packages=tuple(sorted(set(packages))), epoch=epoch, compression=compression)
+    wanted = tuple(sorted(set(packages)))
+    return Plan(release=release, packages=wanted, epoch=epoch, compression=compression, apt=apt)
 
 
 def bootstrap(
@@ -109,7 +120,7 @@ def _build(
         )
         result = run(command, env=environment, timeout=_TIMEOUT)
         if result.returncode != 0:
-            raise mmdebstrap.failure(result, wanted.release.name)
+            raise mmdebstrap.failure(result, wanted)
         entries = layer.arrange(rootfs.entries(archive, epoch=wanted.epoch))
         packed = shop / "layer"
         with storage_errors(packed), packed.open("wb") as out:

@@ -20,8 +20,14 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 20  # bytes per read while draining
 _MAX_LINKS = 40  # what Linux follows (path_resolution(7))
-_MAX_KEPT = 1 << 16  # bytes; os-release and patchlevel.h are far smaller
-_KEPT = re.compile(r".*/(os-release|patchlevel\.h)")
+_MAX_KEPT = 1 << 25  # bytes a file; the status of 3000 packages is 4 MB, libstdc++ 2 MB
+_MAX_KEPT_SUM = 1 << 27  # bytes an image
+_MAX_PATHS = 1 << 22  # an image of 50 GB with a desktop in it has 1 million
+# What says what an image is: its system, its Python, its packages, its C and C++ libraries.
+_KEPT = re.compile(
+    r".*/(os-release|patchlevel\.h)|/var/lib/dpkg/status(\.d/[^/]+)?"
+    r"|/(usr/)?lib(64|/x86_64-linux-gnu)?/(libc\.so\.6|libc-2\.\d+\.so|libstdc\+\+\.so\.6[.\d]*)"
+)
 _LIBRARY_FOLDERS = (
     "usr/lib/x86_64-linux-gnu",
     "lib/x86_64-linux-gnu",
@@ -75,6 +81,11 @@ class Tree:
         """Content of a kept file, links followed; empty if there is none."""
         return self.texts.get(self.real(path) or "", b"").decode("utf-8", "replace")
 
+    def library(self, name: str) -> bytes:
+        """The C or C++ library of that name in the loader's default folders; empty if there is none."""
+        places = (self.real(f"{folder}/{name}") for folder in _LIBRARY_FOLDERS)
+        return next((self.texts[place] for place in places if place in self.texts), b"")
+
     def libraries(self) -> list[str]:
         """Names of the shared objects in the loader's default folders."""
         found = {posixpath.split(path) for path in self.links if ".so" in path}
@@ -122,7 +133,7 @@ def lay(tree: Tree, blob: Path, kind: str) -> tuple[str, int]:
         (diff_id, bytes of the tar stream).
 
     Raises:
-        BaseImageError: not a tar in this compression.
+        BaseImageError: not a tar in this compression, or one without measure.
     """
     try:
         with layer.opened(blob, kind) as stream:
@@ -138,21 +149,31 @@ def lay(tree: Tree, blob: Path, kind: str) -> tuple[str, int]:
 def _apply(tree: Tree, hashing: _Hashing) -> None:
     """Whiteouts concern the layers below alone, so this layer's own entries are laid after all of them."""
     added: list[tuple[str, str | None, bytes | None]] = []
+    kept = sum(map(len, tree.texts.values()))
     with tarfile.open(fileobj=cast("IO[bytes]", hashing), mode="r|", encoding="utf-8") as members:
         for member in members:
-            folder, name = posixpath.split(posixpath.normpath(f"/{member.name}").lstrip("/"))
+            folder, name = posixpath.split(_normal(member.name))
             if name == ".wh..wh..opq":
                 tree.remove(tree.resolve(folder) or folder, itself=False)
             elif name.startswith(".wh."):
                 tree.remove(posixpath.join(tree.resolve(folder) or folder, name.removeprefix(".wh.")))
             elif name:
-                added.append((posixpath.join(folder, name), _target(member), _text(members, member)))
+                text = _text(members, member)
+                kept += len(text or b"")
+                added.append((posixpath.join(folder, name), _target(member), text))
+            if kept > _MAX_KEPT_SUM or len(added) + len(tree.links) > _MAX_PATHS:
+                raise tarfile.ReadError("more files than any image has")
     for path, target, text in added:
         folder, name = posixpath.split(path)
         place = posixpath.join(tree.resolve(folder) or folder, name)
         tree.add(place, target)
         if text is not None:
             tree.texts[place] = text
+
+
+def _normal(name: str) -> str:
+    """A member's path from the root, `..` stopped there."""
+    return posixpath.normpath(f"/{name}").lstrip("/")
 
 
 def _target(member: tarfile.TarInfo) -> str | None:
@@ -162,7 +183,7 @@ def _target(member: tarfile.TarInfo) -> str | None:
 
 
 def _text(members: tarfile.TarFile, member: tarfile.TarInfo) -> bytes | None:
-    if not (member.isreg() and member.size <= _MAX_KEPT and _KEPT.fullmatch(f"/{member.name}")):
+    if not (member.isreg() and member.size <= _MAX_KEPT and _KEPT.fullmatch(f"/{_normal(member.name)}")):
         return None
     file = members.extractfile(member)
     return file.read() if file else None

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from verlstack.base.debian import Plan
 
 _ETC_APT = Path("/etc/apt")
+_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")  # what the machine trusts
+_TRUSTED = "trusted-"  # the trusted certificates' files, numbered
 _GID_MAP = Path("/proc/self/gid_map")
 _FAKEROOT_DIR = "usr/lib/x86_64-linux-gnu/libfakeroot"  # no folder that ldconfig scans
 _PROBE_SECONDS = 10.0
@@ -46,12 +48,38 @@ for folder in $LD_LIBRARY_PATH; do
 done
 echo "libfakeroot was not found in $LD_LIBRARY_PATH" >&2
 exit 1"""
+# update-ca-certificates takes one certificate a file, and makes the bundle and OpenSSL's links.
+_TRUST = """set -e
+mkdir -p "$1/usr/local/share/ca-certificates"
+cp {files}*.crt "$1/usr/local/share/ca-certificates/"
+chroot "$1" update-ca-certificates >&2"""
 _TAKE_FAKEROOT_BACK = f'rm -r "$1/{_FAKEROOT_DIR}"'
 
 # apt speaks these lines under LC_ALL=C.UTF-8.
 _MISSING = re.compile(r"^E: (?:Unable to locate package |Package ')([^ '\n]+)", re.MULTILINE)
 _UNREACHABLE = re.compile(r"^E: (?:Failed to fetch|The repository) .*$", re.MULTILINE)
+_UNTRUSTED = re.compile(
+    r"^(?:Err|[WE]):.*(?:[Cc]ertificate verification failed|certificate is NOT trusted).*$", re.MULTILINE
+)
+_UNSIGNED = re.compile(r"^(?:Err|[WE]):.*(?:NO_PUBKEY|is not signed|couldn't be verified).*$", re.MULTILINE)
 _PASSWORD = re.compile(r"(?<=//)[^/@\s]+@")
+_MIRROR_TROUBLE = (
+    (
+        _UNTRUSTED,
+        "the certificate of the distribution's mirror cannot be verified",
+        "name the mirror's certificate authority: `verlstack base build --ca FILE`, or add it to this machine's",
+    ),
+    (
+        _UNSIGNED,
+        "a mirror's signature cannot be verified",
+        "name its key in the source: `[signed-by=/path/of/key.gpg]`, or `Signed-By:` in a .sources file",
+    ),
+    (
+        _UNREACHABLE,
+        "the distribution's mirror cannot be reached, or refuses us",
+        "see that `apt-get update` works on this machine, or use `--base registry:REF@sha256:…`",
+    ),
+)
 # apt would find a wrong name only after the essential packages, half a minute later.
 _CHECK_NAMES = """found=$(env --chdir="$1" APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" \\
   apt-cache show --no-all-versions {names} 2>/dev/null | sed -n 's/^Package: //p')
@@ -74,12 +102,13 @@ def prepare(
     tool = shutil.which("mmdebstrap", path=path)
     if tool is None:
         raise _tool_missing("mmdebstrap", root=os.geteuid() == 0)
-    mirrors = aptsources.own_sources(aptsources.read(_ETC_APT), wanted.release)
+    given = wanted.apt
+    mirrors = given.sources if given else {}
+    mirrors = mirrors or aptsources.own_sources(aptsources.read(_ETC_APT), wanted.release)
     for name, text in mirrors.items():
-        (shop / name).write_text(text)
+        _write_secret(shop / name, text)
     options = shop / "apt.conf"
-    options.touch(mode=0o600)  # a proxy's password may be in it
-    options.write_text("\n".join((*_APT_OPTIONS, *_machine_options(run), "")))
+    _write_secret(options, "\n".join((*_APT_OPTIONS, *_machine_options(run), *_certificates(wanted, shop), "")))
     carried = {k: v for k, v in env.items() if k.lower() in {"http_proxy", "https_proxy", "no_proxy", "home"}}
     environment = carried | {
         "PATH": path,
@@ -94,6 +123,26 @@ def prepare(
     hooks = Path(tool).resolve().parent.parent / "share" / "mmdebstrap" / "hooks" / "maybe-merged-usr"
     arguments = words(wanted, archive, options, tuple(shop / name for name in mirrors), hooks)
     return [*_root_words(path, run), "sh", "-c", 'umask 022; exec "$@"', "sh", tool, *arguments], environment
+
+
+def _write_secret(path: Path, text: str) -> None:
+    """Write what may hold a mirror's or a proxy's password."""
+    path.touch(mode=0o600)
+    path.write_text(text)
+
+
+def _certificates(wanted: Plan, shop: Path) -> list[str]:
+    """The option that makes apt trust the given authority beside the machine's; files for the hook that adds others."""
+    if wanted.apt is None:
+        return []
+    for number, certificate in enumerate(wanted.apt.trusted):
+        (shop / f"{_TRUSTED}{number}.crt").write_text(certificate)
+    if not wanted.apt.authority:
+        return []
+    bundle = shop / "authorities.pem"
+    machine = _BUNDLE.read_text(errors="replace") if _BUNDLE.is_file() else ""
+    bundle.write_text("\n".join((machine, *wanted.apt.authority)))
+    return [f'Acquire::https::CAInfo "{bundle}";']
 
 
 def words(wanted: Plan, archive: Path, apt_options: Path, mirrors: Sequence[Path], hooks: Path) -> list[str | Path]:
@@ -115,11 +164,16 @@ def words(wanted: Plan, archive: Path, apt_options: Path, mirrors: Sequence[Path
         # No terminal is needed, an ordinary user cannot mount one, and a killed run must leave no /dev behind.
         "--skip=chroot/mount/dev",
         f'--extract-hook=if [ -n "${{FAKEROOTKEY:-}}" ]; then {_LEND_FAKEROOT}\nfi',
+        *([f"--customize-hook={_TRUST.format(files=apt_options.with_name(_TRUSTED))}"] if _trusts(wanted) else ()),
         f'--customize-hook=if [ -n "${{FAKEROOTKEY:-}}" ]; then {_TAKE_FAKEROOT_BACK}; fi',
         wanted.release.codename,
         archive,
         *mirrors,
     ]
+
+
+def _trusts(wanted: Plan) -> bool:
+    return wanted.apt is not None and bool(wanted.apt.trusted)
 
 
 def _machine_options(run: Callable[..., shell.Result]) -> list[str]:
@@ -177,9 +231,10 @@ def _tool_missing(name: str, *, root: bool) -> BaseImageError:
     return BaseImageError(f"{name} is not installed; `--base debian` bootstraps with it", where="PATH", todo=todo)
 
 
-def failure(result: shell.Result, release: str) -> VerlstackError:
+def failure(result: shell.Result, wanted: Plan) -> VerlstackError:
     """The error behind a failed bootstrap, from what apt and mmdebstrap printed."""
     text = _PASSWORD.sub("", f"{result.stderr}\n{result.stdout}")
+    where = "--mirror" if wanted.apt and wanted.apt.sources else str(_ETC_APT)
     if "No space left on device" in text or "You don't have enough free space" in text:
         return StorageError(
             "cannot write: no space left on the device", where="VERLSTACK_CACHE/tmp",
@@ -187,16 +242,13 @@ def failure(result: shell.Result, release: str) -> VerlstackError:
         )  # fmt: skip
     if missing := _MISSING.findall(text):
         return BaseImageError(
-            f"the mirror of {release} has no package {', '.join(sorted(set(missing)))}",
-            where=str(_ETC_APT),
-            todo="correct the package's name in constraints/stacks.toml, or run `apt-get update` and see what it says",
+            f"the mirror of {wanted.release.name} has no package {', '.join(sorted(set(missing)))}",
+            where=where,
+            todo="correct the package's name (constraints/stacks.toml, --package), or use a mirror that has it",
         )
-    if unreachable := _UNREACHABLE.search(text):
-        return BaseImageError(
-            "the distribution's mirror cannot be reached, or refuses us",
-            where=unreachable[0],
-            todo="see that `apt-get update` works on this machine, or use `--base registry:REF@sha256:…`",
-        )
+    for pattern, what, todo in _MIRROR_TROUBLE:
+        if found := pattern.search(text):
+            return BaseImageError(what, where=found[0], todo=todo)
     return BaseImageError(
         f"mmdebstrap failed with exit status {result.returncode}",
         where=_PASSWORD.sub("", result.tail),

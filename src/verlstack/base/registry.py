@@ -29,7 +29,8 @@ MANIFEST_TYPES = (
     "application/vnd.oci.image.manifest.v1+json",
     "application/vnd.docker.distribution.manifest.v2+json",
 )
-_MAX_DOCUMENT = 4 << 20  # bytes; the distribution specification lets a registry refuse larger manifests
+MAX_DOCUMENT = 4 << 20  # bytes; the distribution specification lets a registry refuse larger manifests
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")  # others are allowed by the specification, and used by nobody
 _CHUNK = 1 << 18  # bytes per read from the network
 _ATTEMPTS = 4
 _TIMEOUT = (10.0, 60.0)  # seconds to connect, and between two pieces
@@ -70,6 +71,16 @@ class Client:
     sleep: Callable[[float], None] = time.sleep
     session: requests.Session = field(default_factory=requests.Session, repr=False)
     _authorization: str | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The reference, for messages."""
+        return str(self.reference)
+
+    @property
+    def digest(self) -> str:
+        """What the reference asks for."""
+        return self.reference.digest
 
     def __enter__(self) -> Self:
         return self
@@ -135,10 +146,7 @@ class Client:
         have = f"sha256:{hashlib.sha256(body).hexdigest()}"
         if have != digest:
             raise _mismatch(url, digest, have)
-        document = json.loads(body)
-        if not isinstance(document, dict):
-            raise FetchError("the registry sent JSON that is no object", where=url)
-        return document
+        return document_of(body, url)
 
     def _retried(self, url: str, attempt: Callable[[], T]) -> T:
         """The result of the first attempt that is not stopped by a server error or a broken line."""
@@ -206,6 +214,21 @@ class Client:
         return FetchError(f"the registry answered {status}", where=url, todo="check the reference")
 
 
+def document_of(body: bytes, where: str) -> dict[str, Any]:
+    """A manifest or config as JSON.
+
+    Raises:
+        FetchError: it is none.
+    """
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise FetchError("a manifest or config that is no object in JSON", where=where, todo="use another image")
+    return document
+
+
 def _again(why: str, url: str, *, reached: int = 0) -> AgainError:
     """A server error or a broken line: worth another attempt."""
     todo = "see whether the registry is up and a proxy is needed (HTTPS_PROXY), then run again: it resumes"
@@ -216,8 +239,8 @@ def _limited(pieces: Iterable[bytes], url: str) -> Iterator[bytes]:
     total = 0
     for piece in pieces:
         total += len(piece)
-        if total > _MAX_DOCUMENT:
-            raise FetchError(f"a manifest or config of more than {_MAX_DOCUMENT} bytes is none", where=url)
+        if total > MAX_DOCUMENT:
+            raise FetchError(f"a manifest or config of more than {MAX_DOCUMENT} bytes is none", where=url)
         yield piece
 
 

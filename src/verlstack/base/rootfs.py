@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from verlstack import tar
+from verlstack.base import dpkg
 from verlstack.content import Inline, Slice
 from verlstack.errors import BaseImageError
 
@@ -156,14 +157,5 @@ def packages(archive: Path) -> tuple[tuple[str, str], ...]:
     with tarfile.open(archive, encoding="utf-8") as members:
         status = next((m for m in members if _normal(m.name) == _DPKG_STATUS), None)
         file = members.extractfile(status) if status else None
-        return parse_status(file.read().decode("utf-8", "replace")) if file else ()
-
-
-def parse_status(text: str) -> tuple[tuple[str, str], ...]:
-    """(package, version) of the installed stanzas of a dpkg status file, sorted."""
-    installed = []
-    for stanza in text.split("\n\n"):
-        fields = dict(re.findall(r"^(Package|Version|Status): (.*)$", stanza, re.MULTILINE))
-        if fields.get("Status", "").endswith(" installed"):
-            installed.append((fields["Package"], fields["Version"]))
-    return tuple(sorted(installed))
+        installed = dpkg.parse(file.read().decode("utf-8", "replace")) if file else ()
+    return tuple((one.name, one.version) for one in installed)

@@ -83,7 +83,8 @@ def _parser() -> argparse.ArgumentParser:
         verb.add_argument("stack", nargs="?", default="cu121", help="a [stack.NAME] of stacks.toml (default: cu121)")
         verb.set_defaults(verb=run)
     for verb in (fetch, build):
-        verb.add_argument("--base", default="auto", help="auto | debian | registry:REF@sha256:… (default: auto)")
+        forms = "auto | debian | registry:REF@sha256:… | oci:DIR (default: auto)"
+        verb.add_argument("--base", default="auto", help=forms)
     build.add_argument("--fast", action="store_true", help="compress less: same diff_ids, larger blobs, other digest")
     build.add_argument("--output", choices=("oci-archive", "docker-archive"), help="write an archive beside the layout")
     for verb in (build, prove):
@@ -122,7 +123,7 @@ def _fetch(arguments: argparse.Namespace) -> int:
     with workshop(arguments) as (stack, shop):
         bases.check(arguments.base)
         lock = lockfile.load(shop.constraints, stack)
-        build.base_of(stack, lock, shop, arguments.base, shop.find_interpreter(stack.python))
+        build.base_of(stack, shop, arguments.base, shop.find_interpreter(stack.python))
         files = shop.fetch([*lock.wheels, *lock.build_tools, *(b.source for b in lock.built)])
     if arguments.json:
         print(canonical.dumps({sha256: path.name for sha256, path in files.items()}).decode())

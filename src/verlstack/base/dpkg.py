@@ -1,0 +1,61 @@
+"""Debian packages of a root tree, as dpkg's own status file lists them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_FIELD = re.compile(r"^(Package|Status|Version|Architecture|Source|Installed-Size):[ \t]*(.*)$", re.MULTILINE)
+_SOURCE = re.compile(r"(\S+)(?: \((\S+)\))?")
+# Debian policy 5.6.1 and 5.6.12; a hostile status file must not put blanks or line ends into labels and tables.
+_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]*")
+_VERSION = re.compile(r"[A-Za-z0-9.+:~-]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Package:
+    """An installed package.
+
+    Attributes:
+        architecture: "amd64", or "all".
+        source: the source package it was built from; advisories are about these.
+        source_version: its version, which may differ from the binary's.
+        installed_kib: `Installed-Size`, KiB by the packager's account; 0 where it is not told.
+        licence: path of its copyright file, or None where the tree has none.
+    """
+
+    name: str
+    version: str
+    architecture: str
+    source: str
+    source_version: str
+    installed_kib: int
+    licence: str | None = None
+
+
+def parse(status: str) -> tuple[Package, ...]:
+    """The installed packages of a status file's text, sorted by name; malformed stanzas are passed over.
+
+    A file below `status.d` (as distroless images have them) holds one stanza without `Status`; it counts as installed.
+    """
+    found = {}
+    for stanza in re.split(r"\n\s*\n", status):
+        fields = dict(_FIELD.findall(stanza))
+        name, version = fields.get("Package", ""), fields.get("Version", "")
+        installed = fields.get("Status", "ok installed").endswith(" installed")
+        if installed and _NAME.fullmatch(name) and _VERSION.fullmatch(version):
+            found[name, fields.get("Architecture", "")] = _package(name, version, fields)
+    return tuple(found[key] for key in sorted(found))
+
+
+def _package(name: str, version: str, fields: dict[str, str]) -> Package:
+    source = _SOURCE.fullmatch(fields.get("Source", ""))
+    size = fields.get("Installed-Size", "")
+    return Package(
+        name=name,
+        version=version,
+        architecture=fields.get("Architecture", ""),
+        source=source[1] if source else name,
+        source_version=(source[2] if source else None) or version,
+        installed_kib=int(size) if re.fullmatch(r"[0-9]{1,12}", size) else 0,
+    )
