@@ -11,6 +11,7 @@ from verlstack import compose, layer, oci, store
 from verlstack import lock as locking
 from verlstack.base import bases, python_tree
 from verlstack.cache import atomic, sha256_file
+from verlstack.extension import supply
 from verlstack.oci import Image, NamedBlob
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from verlstack.base.interpreter import Interpreter
     from verlstack.compose import Settings
     from verlstack.download import Artifact
-    from verlstack.lockfile import Lock
+    from verlstack.extension.supply import Absence
+    from verlstack.lockfile import Compiled, Lock
     from verlstack.pins import Stack
     from verlstack.store import Finished, Job
     from verlstack.workshop import Workshop
@@ -52,6 +54,7 @@ class Report:
         archive: the archive asked for, if any.
         size: bytes a registry stores.
         wheel_bytes: bytes of the wheels in the image, as the index serves them.
+        without: what the image lacks, why, and what to do about it, in one line.
     """
 
     stack: str
@@ -65,6 +68,7 @@ class Report:
     wheel_bytes: int
     seconds: float
     rows: tuple[Row, ...]
+    without: str | None = None
 
 
 def build(
@@ -89,13 +93,20 @@ def build(
     compression = compose.faster(lock.compression, stack.fast_level) if fast else lock.compression
     compression.check_library()
     python = shop.find_interpreter(stack.python)
-    ground, layers = _layers(stack, lock, shop, shop.settings(stack, python, compression), base)
+    settings = shop.settings(stack, python, compression)
+    jobs = compose.wheel_jobs(lock, settings, shop.cache, compose.smoke_entries(shop.smoke_tests))
+    missing = _missing(stack, lock, shop, jobs)
+    if missing:
+        jobs = [job for job in jobs if job.name != missing.project]
+    ground, layers = _layers(stack, lock, shop, settings, base, jobs)
     store.check_claims(layers)
     compose.check_diff_ids(lock, layers[1:], python.version)
-    image = _image(stack, lock, ground, layers, fast=fast)
-    tag = f"{stack.tag}-fast" if fast else stack.tag
+    image = _image(stack, lock, ground, layers, fast=fast, complete=missing is None)
+    tag = stack.tag(without=stack.flash_attn if missing else None) + ("-fast" if fast else "")
     layout = dist / (f"{stack.name}-fast" if fast else stack.name)
     oci.write_layout(image, layout, tag=tag)
+    if missing:
+        shop.progress.say(missing.line)
     return Report(
         stack=stack.name,
         tag=tag,
@@ -108,16 +119,28 @@ def build(
         wheel_bytes=sum(w.size or 0 for w in lock.wheels),
         seconds=time.monotonic() - start,
         rows=tuple(_rows(lock, ground, layers)),
+        without=missing.line if missing else None,
     )
 
 
-def _layers(stack: Stack, lock: Lock, shop: Workshop, settings: Settings, spec: str) -> tuple[Base, list[Finished]]:
-    """The base, and above it the interpreter's layer and those of the lock, in order.
+def _missing(stack: Stack, lock: Lock, shop: Workshop, jobs: Sequence[Job]) -> Absence | None:
+    """Why the compiled extension is left out, or None: the stack has none, its layer is there, or its wheel is."""
+    if lock.compiled is None:
+        return None
+    layer_of = (job for job in jobs if lock.compiled and job.name == lock.compiled.source.project)
+    if any(store.find(job, shop.cache) for job in layer_of):
+        return None
+    return supply.absence(stack, lock, shop)
+
+
+def _layers(
+    stack: Stack, lock: Lock, shop: Workshop, settings: Settings, spec: str, jobs: Sequence[Job]
+) -> tuple[Base, list[Finished]]:
+    """The base, and above it the interpreter's layer and those of the jobs, in order.
 
     Three things wait for different resources and go on at once: the bootstrap for the mirror, the check of cached
     layers for the disk, and what is missing for the index and for pip.
     """
-    jobs = compose.wheel_jobs(lock, settings, shop.cache, compose.smoke_entries(shop.smoke_tests))
     with futures.ThreadPoolExecutor(1 + shop.workers) as aside:
         ground_and_bottom = aside.submit(_ground, stack, shop, settings, spec)
         checks = [aside.submit(store.find, job, shop.cache) for job in jobs]
@@ -208,14 +231,14 @@ def _is_sound(path: Path, sha256: str) -> bool:
     return path.is_file() and sha256_file(path) == sha256
 
 
-def _image(stack: Stack, lock: Lock, base: Base, layers: Sequence[Finished], *, fast: bool) -> Image:
+def _image(stack: Stack, lock: Lock, base: Base, layers: Sequence[Finished], *, fast: bool, complete: bool) -> Image:
     env = dict(base.env) | dict(stack.environment)
     named = [NamedBlob(name=f"base {base.reference}", blob=blob) for blob in base.layers]
     named += [NamedBlob(name=x.name, blob=x.blob) for x in layers]
     return Image(
         layers=tuple(named),
         env=tuple(sorted(env.items())),
-        labels=tuple(sorted(_labels(stack, lock, base, fast=fast).items())),
+        labels=tuple(sorted(_labels(stack, lock, base, fast=fast, complete=complete).items())),
         epoch=lock.epoch,
         architecture=base.architecture,
         working_dir="/",
@@ -223,7 +246,7 @@ def _image(stack: Stack, lock: Lock, base: Base, layers: Sequence[Finished], *, 
     )
 
 
-def _labels(stack: Stack, lock: Lock, base: Base, *, fast: bool) -> dict[str, str]:
+def _labels(stack: Stack, lock: Lock, base: Base, *, fast: bool, complete: bool) -> dict[str, str]:
     labels = {
         "org.opencontainers.image.title": f"verlstack {stack.tag}",
         "org.opencontainers.image.description": stack.title,
@@ -231,13 +254,12 @@ def _labels(stack: Stack, lock: Lock, base: Base, *, fast: bool) -> dict[str, st
         "org.opencontainers.image.source": stack.verl.repository,
         "org.opencontainers.image.revision": stack.verl.commit,
         f"{_LABEL}.stack": stack.name,
-        f"{_LABEL}.pins": " ".join((*stack.requires, f"verl=={stack.verl.version}")),
+        f"{_LABEL}.pins": " ".join((*stack.requires, *_source_pins(stack))),
         f"{_LABEL}.lock": f"sha256:{lock.digest}",
         f"{_LABEL}.base": base.reference,
         f"{_LABEL}.base.scope": "local" if base.local else "pinned",
     }
-    if stack.left_out:
-        labels[f"{_LABEL}.left-out"] = " ".join(stack.left_out)
+    labels |= _compiled_labels(lock.compiled, complete=complete) if lock.compiled else {}
     if fast:
         labels[f"{_LABEL}.compression"] = "fast"
     if base.packages:
@@ -245,8 +267,24 @@ def _labels(stack: Stack, lock: Lock, base: Base, *, fast: bool) -> dict[str, st
     return labels
 
 
+def _source_pins(stack: Stack) -> list[str]:
+    """What is made from source, as requirements."""
+    compiled = stack.flash_attn
+    return [*([f"{compiled.project}=={compiled.version}"] if compiled else []), f"verl=={stack.verl.version}"]
+
+
+def _compiled_labels(compiled: Compiled, *, complete: bool) -> dict[str, str]:
+    project = compiled.source.project
+    if not complete or compiled.wheel is None:
+        return {f"{_LABEL}.left-out": project}
+    facts = f"sha256:{compiled.wheel.sha256} {' '.join(compiled.cuda_archs)}"
+    return {f"{_LABEL}.{project.replace('-', '_')}": facts}
+
+
 def _rows(lock: Lock, base: Base, layers: Sequence[Finished]) -> list[Row]:
     versions = {a.project: a.version for a in lock.wheels} | {b.source.project: b.source.version for b in lock.built}
+    if lock.compiled:
+        versions[lock.compiled.source.project] = lock.compiled.source.version
     packages = {x.name: x.packages for x in lock.layers}
     rows = [_row("base", base.reference, blob, cached=False) for blob in base.layers]
     for finished in layers:

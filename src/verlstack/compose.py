@@ -73,6 +73,8 @@ def wheel_jobs(lock: Lock, settings: Settings, cache: Cache, smoke: Sequence[tar
     """The jobs of a lock's layers, in its order; wheels need not be there yet, only their hashes."""
     files = {a.project: (cache.file(a.sha256, a.filename), a.sha256) for a in lock.wheels}
     files |= {b.source.project: (cache.file(b.wheel_sha256, b.wheel), b.wheel_sha256) for b in lock.built}
+    if lock.compiled and (made := lock.compiled.wheel):
+        files[made.project] = (cache.file(made.sha256, made.filename), made.sha256)
     return [
         settings.job(
             x.name,

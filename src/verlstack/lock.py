@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from verlstack import compose, index, lockfile, plan, resolve, source, store
 from verlstack.cache import atomic, sha256_file
 from verlstack.download import Artifact
-from verlstack.errors import PinsError
-from verlstack.lockfile import Built, Layer, Lock
+from verlstack.errors import FetchError, PinsError
+from verlstack.extension import supply, torch_abi
+from verlstack.lockfile import Built, Compiled, Layer, Lock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from verlstack.base.interpreter import Interpreter
     from verlstack.cache import Cache
+    from verlstack.extension.pin import Extension
     from verlstack.index import Index
     from verlstack.pins import Stack
     from verlstack.resolve import Resolution
@@ -46,6 +48,7 @@ def lock(stack: Stack, shop: Workshop) -> Lock:
     built = tuple(_build(recipe(stack, s, files, tools.wheels), builder, s) for s in sources)
     files |= shop.fetch(wheels.wheels)
     wheels = dataclasses.replace(wheels, wheels=tuple(_sized(w, files) for w in wheels.wheels))
+    compiled = _compiled(stack, tags, configured, wheels, files, shop)
     unrecorded = Lock(
         stack=stack.name,
         digest="",
@@ -57,8 +60,11 @@ def lock(stack: Stack, shop: Workshop) -> Lock:
         wheels=wheels.wheels,
         built=built,
         build_tools=tuple(_sized(tool, files) for tool in tools.wheels),
-        layers=_layers(stack, wheels, built),
+        compiled=compiled,
+        layers=_layers(stack, wheels, built, compiled),
     )
+    if compiled and compiled.wheel and (reason := supply.absence(stack, unrecorded, shop)):
+        raise FetchError(f"the lock pins a compiled wheel, but {reason.what}", todo=reason.todo)
     recorded = dataclasses.replace(unrecorded, layers=_record(unrecorded, stack, python, shop))
     _write(recorded, stack, wheels, shop)
     return lockfile.load(shop.constraints, stack)
@@ -115,12 +121,62 @@ def keep(wheel: Path, sha256: str, cache: Cache) -> Path:
     return target
 
 
-def _layers(stack: Stack, wheels: Resolution, built: Sequence[Built]) -> tuple[Layer, ...]:
+def _compiled(
+    stack: Stack,
+    tags: Sequence[Tag],
+    configured: Index,
+    wheels: Resolution,
+    files: Mapping[str, Path],
+    shop: Workshop,
+) -> Compiled | None:
+    """The lock of the extension that is compiled: its source and tools, and the wheel if one is pinned."""
+    pins = stack.flash_attn
+    if pins is None:
+        return None
+    torch = next((w for w in wheels.wheels if w.project == "torch"), None)
+    if torch is None:
+        raise PinsError(f"{pins.project} is compiled against torch, which is not among the wheels of {stack.name}")
+    source = Artifact(
+        project=pins.project, version=pins.version, filename=pins.sdist, sha256=pins.sdist_sha256, size=None
+    )
+    tools = _resolve(stack, pins.build_tools, tags, configured, shop).wheels
+    _check_versions(tools, wheels.wheels)
+    have = shop.fetch([source, *tools])
+    return Compiled(
+        source=_sized(source, have),
+        cuda_archs=pins.cuda_archs,
+        cxx11_abi=torch_abi.cxx11(files[torch.sha256]),
+        tools=tuple(_sized(tool, have) for tool in tools),
+        wheel=_pinned(pins),
+    )
+
+
+def _check_versions(tools: Sequence[Artifact], wheels: Sequence[Artifact]) -> None:
+    """A compile happens among the wheels of the image, so a tool that is one of them must be the same release."""
+    image = {w.project: w.version for w in wheels}
+    for tool in tools:
+        if image.get(tool.project, tool.version) != tool.version:
+            raise PinsError(
+                f"the compile wants {tool.project} {tool.version}, the image has {image[tool.project]}",
+                todo=f"bound {tool.project} to the latter under flash_attn.build_tools",
+            )
+
+
+def _pinned(pins: Extension) -> Artifact | None:
+    if not (pins.wheel and pins.wheel_sha256):
+        return None
+    facts = {"filename": pins.wheel, "sha256": pins.wheel_sha256}
+    return Artifact(project=pins.project, version=pins.version, size=pins.wheel_size, **facts)
+
+
+def _layers(stack: Stack, wheels: Resolution, built: Sequence[Built], compiled: Compiled | None) -> tuple[Layer, ...]:
     sizes = {a.project: a.size or 0 for a in wheels.wheels}
     sizes |= {b.source.project: b.source.size or 0 for b in built if b.source.project != "verl"}
     if "verl" in {a.project for a in wheels.wheels}:
         raise PinsError("verl itself is among the requirements", todo="remove it there; it has its own table")
     planned = [Layer(name=name, packages=packages, diff_id="") for name, packages in plan.layers(stack, sizes)]
+    if compiled and compiled.wheel:
+        planned.append(Layer(name=compiled.source.project, packages=(compiled.source.project,), diff_id=""))
     planned.append(Layer(name=plan.VERL_LAYER, packages=("verl",), diff_id=""))
     planned.append(Layer(name=plan.SMOKE_LAYER, packages=(), diff_id=""))
     return tuple(planned)

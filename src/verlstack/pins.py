@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
-import hashlib
 import re
 import tomllib
 from dataclasses import dataclass
@@ -15,16 +15,19 @@ from packaging.utils import canonicalize_name
 
 from verlstack import canonical, plan, verltags
 from verlstack.errors import PinsError, StorageError, UsageError
+from verlstack.extension import pin
 from verlstack.layer import Compression
 from verlstack.schema import BadValueError, Table
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from verlstack.extension.pin import Extension
+
 FORMAT = 1  # the image format this code writes
 _STACK_KEYS = (
     *("title", "python", "cuda", "platform", "registry_base", "requires", "verl", "build_tools", "environment"),
-    "left_out",
+    "flash_attn",
 )
 
 
@@ -75,7 +78,7 @@ class Stack:
     build_tools: tuple[str, ...]
     verl: Verl
     environment: tuple[tuple[str, str], ...]
-    left_out: tuple[str, ...]
+    flash_attn: Extension | None
     debian_packages: tuple[str, ...]
     heavy_bytes: int
     groups: tuple[Group, ...]
@@ -85,13 +88,13 @@ class Stack:
 
     @property
     def checksum(self) -> str:
-        """SHA-256 over everything that decides the image; comments and reasons do not count."""
-        return hashlib.sha256(canonical.dumps(self)).hexdigest()
+        """SHA-256 over everything that decides the image; comments, reasons and places to look do not count."""
+        compiled = self.flash_attn and self.flash_attn.anywhere
+        return canonical.digest(dataclasses.replace(self, flash_attn=compiled))
 
-    @property
-    def tag(self) -> str:
+    def tag(self, *, without: Extension | None = None) -> str:
         """Name of the image: the stack, and what it lacks."""
-        return f"{self.name}-sdpa" if "flash-attn" in self.left_out else self.name
+        return f"{self.name}-{without.without}" if without else self.name
 
 
 def load(path: Path, name: str) -> Stack:
@@ -198,6 +201,15 @@ def _verl(table: Table) -> Verl:
     )
 
 
+def _flash_attn(table: Table) -> Extension | None:
+    if "flash_attn" not in table.values:
+        return None
+    own = table.table("flash_attn")
+    tools = _requirements(own, "build_tools")
+    # An image without it computes attention with torch's own scaled_dot_product_attention.
+    return pin.read(own, project="flash-attn", without="sdpa", build_tools=tools)
+
+
 def _groups(layers: Table) -> tuple[Group, ...]:
     found = []
     for values in layers.get("group", list, []):
@@ -234,7 +246,7 @@ def _stack(name: str, table: Table, document: Table) -> Stack:
         build_tools=_requirements(table, "build_tools"),
         verl=_verl(table.table("verl")),
         environment=tuple(sorted(environment.items())),
-        left_out=table.reasons("left_out"),
+        flash_attn=_flash_attn(table),
         debian_packages=debian.reasons("packages"),
         heavy_bytes=layers.integer("heavy_bytes", 1, 10**12),
         groups=_groups(layers),

@@ -43,6 +43,10 @@ class Table:
             raise BadValueError(f"{key} = {value!r} must be {form}")
         return value
 
+    def optional(self, key: str, pattern: str, form: str) -> str | None:
+        """Like `text`, but None where the key is missing."""
+        return self.text(key, pattern, form) if key in self.values else None
+
     def integer(self, key: str, low: int, high: int) -> int:
         """A whole number from low to high."""
         value: int = self.get(key, int)

@@ -16,7 +16,7 @@ MAX_LINES = 400
 
 # Highest first: cli, one module per verb, then what they are made of; at the bottom what knows of nothing above.
 TOP = {"__main__", "cli", *(f"cli.{verbs}" for verbs in ("common", "base", "flash_attn", "reproduce"))}
-VERBS = {"lock", "check", "build", "smoke", "reproduce", "publish", "export", "prove"}
+VERBS = {"repin", "lock", "check", "build", "smoke", "reproduce", "publish", "export", "prove"}
 BOTTOM = {
     *(
         "errors",
@@ -34,6 +34,7 @@ BOTTOM = {
         "progress",
     ),
     "base.elf",
+    *("extension", "extension.pin"),
 }
 ONLY_ERRORS = {"shell", "engine"}  # leaves, passed in
 ALONE = {"errors", "canonical", "base.elf", "progress", "verltags", "pyc_worker", "schema"}

@@ -54,7 +54,14 @@ DOCUMENT: dict[str, Any] = {
                 "why": "the newest that imports",
             },
             "environment": {"TORCH_COMPILE_DISABLE": {"value": "1", "why": "breaks FSDP"}},
-            "left_out": {"flash-attn": "compiling takes hours"},
+            "flash_attn": {
+                "version": "2.5.9.post1",
+                "why": "four values",
+                "sdist": "flash_attn-2.5.9.post1.tar.gz",
+                "sdist_sha256": "7" * 64,
+                "cuda_archs": {"9.0": "H100", "8.0": "A100", "10.0": "B200"},
+                "build_tools": {"ninja": {"bound": "==1.11.1.3", "why": "many files at once"}},
+            },
         },
     },
 }

@@ -158,6 +158,7 @@ def checkout(tmp_path):
         wheels=(wheel,),
         built=(built,),
         build_tools=(wheel_like("pip", wheel),),
+        compiled=None,
         layers=(Layer(name="six", packages=("six",), diff_id="sha256:0"),),
     )
     text = lockfile.render_requirements(lock.wheels, (built.source,), "demo")

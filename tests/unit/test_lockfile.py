@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from verlstack import lockfile
 from verlstack.download import Artifact
-from verlstack.errors import LockError, StorageError
+from verlstack.errors import LockError, StorageError, UsageError
 from verlstack.layer import Compression
-from verlstack.lockfile import Built, Layer, Lock, checksum, render, render_requirements
+from verlstack.lockfile import Built, Compiled, Layer, Lock, checksum, render, render_requirements
 
 PINS = "1" * 64
 STACK = types.SimpleNamespace(name="demo", checksum=PINS)
@@ -28,6 +28,25 @@ text = st.text(
 size = st.integers(0, 1 << 40)
 file_name = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,20}", fullmatch=True)
 artifact = st.builds(Artifact, project=name, version=version, filename=file_name, sha256=sha256, size=size)
+
+
+def compiled_of(source, wheel, **fields):
+    """A wheel has its source's name and version."""
+    return Compiled(
+        source=source,
+        wheel=wheel and dataclasses.replace(wheel, project=source.project, version=source.version),
+        **fields,
+    )
+
+
+compiled = st.builds(
+    compiled_of,
+    source=artifact,
+    wheel=st.none() | artifact,
+    cuda_archs=st.lists(text, max_size=3).map(tuple),
+    cxx11_abi=st.booleans(),
+    tools=st.lists(artifact, max_size=2).map(tuple),
+)
 lock = st.builds(
     Lock,
     stack=st.just("demo"),
@@ -52,6 +71,7 @@ lock = st.builds(
         unique_by=lambda b: b.source.project,
     ).map(tuple),
     build_tools=st.lists(artifact, min_size=1, max_size=2).map(tuple),
+    compiled=st.none() | compiled,
     layers=st.lists(
         st.builds(Layer, name=text, packages=st.lists(name, max_size=3).map(tuple), diff_id=text),
         min_size=1,
@@ -78,6 +98,7 @@ SMALL = Lock(
     build_tools=(
         Artifact(project="pip", version="25.0", filename="pip-25.0-py3-none-any.whl", sha256="d" * 64, size=9),
     ),
+    compiled=None,
     layers=(
         Layer(name="libs", packages=("six",), diff_id="sha256:" + "e" * 64),
         Layer(name="smoke", packages=(), diff_id="x"),
@@ -256,6 +277,41 @@ def test_unreadable(tmp_path, which):
 def test_a_sealed_lock_of_the_wrong_shape(tmp_path, old, new, says):
     reseal(*write(tmp_path), old, new)
     refused(tmp_path, f"the lock is damaged: .*{says}")
+
+
+COMPILED = Compiled(
+    source=Artifact(project="fa", version="2", filename="fa-2.tar.gz", sha256="1" * 64, size=3),
+    cuda_archs=("8.0", "9.0"),
+    cxx11_abi=False,
+    tools=(Artifact(project="ninja", version="1", filename="ninja-1.whl", sha256="2" * 64, size=4),),
+    wheel=Artifact(project="fa", version="2", filename="fa-2-py3-none-any.whl", sha256="3" * 64, size=5),
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("3" * 64, "3" * 63, "is no sha256"),
+        ("fa-2-py3-none-any.whl", "../fa.whl", "is no file name"),
+        ("wheel_size = 5", "wheel_size = -5", "is no size"),
+        ("cxx11_abi = false", "cxx11_abi = 0", "cxx11_abi must be true or false"),
+        ("wheel_size = 5\n", "", "KeyError: 'wheel_size'"),
+        ('cuda_archs = ["8.0", "9.0"]\n', "", "KeyError: 'cuda_archs'"),
+    ],
+)
+def test_a_compiled_extension_of_the_wrong_shape(tmp_path, old, new, says):
+    reseal(*write(tmp_path, dataclasses.replace(SMALL, compiled=COMPILED)), old, new)
+    refused(tmp_path, f"the lock is damaged: .*{says}")
+
+
+def test_what_a_lock_does_not_have(tmp_path):
+    write(tmp_path)
+    found = lockfile.load(tmp_path, STACK)
+    with pytest.raises(UsageError, match="stack demo has no extension to compile"):
+        _ = found.extension
+    with pytest.raises(LockError, match="no wheel of torch"):
+        found.wheel("torch")
+    assert found.wheel("six").version == "1.0"
 
 
 def test_a_requirement_without_a_file(tmp_path):

@@ -31,9 +31,25 @@ def test_everything_is_read(tmp_path):
 
 
 def test_what_is_left_out_shows_in_the_tag(tmp_path):
-    assert load(tmp_path).tag == "demo-sdpa"
-    assert load(tmp_path, bent(stack__demo__left_out={})).tag == "demo"
-    assert load(tmp_path, bent(stack__demo__left_out=GONE)).tag == "demo"
+    stack = load(tmp_path)
+    assert stack.tag() == "demo"
+    assert stack.tag(without=stack.flash_attn) == "demo-sdpa"
+
+
+def test_a_compiled_extension(tmp_path):
+    flash_attn = load(tmp_path).flash_attn
+    assert (flash_attn.project, flash_attn.version, flash_attn.wheel) == ("flash-attn", "2.5.9.post1", None)
+    assert flash_attn.cuda_archs == ("8.0", "9.0", "10.0")  # by number
+    assert flash_attn.build_tools == ("ninja==1.11.1.3",)
+    assert load(tmp_path, bent(stack__demo__flash_attn=GONE)).flash_attn is None
+
+
+def test_a_pinned_wheel(tmp_path):
+    flash_attn = load(
+        tmp_path, pinned(prebuilt="https://git.invalid/w.whl", wheelhouse="r.invalid:5000/a/b")
+    ).flash_attn
+    assert (flash_attn.wheel, flash_attn.wheel_sha256, flash_attn.wheel_size) == (NAME, "8" * 64, 9)
+    assert (flash_attn.prebuilt, flash_attn.wheelhouse) == ("https://git.invalid/w.whl", "r.invalid:5000/a/b")
 
 
 def test_optional_parts(tmp_path):
@@ -53,7 +69,58 @@ def test_names(tmp_path):
     assert pins.names(stacks.write(tmp_path, {})) == ()
 
 
+NAME = "flash_attn-2.5.9.post1+cu12torch2.3cxx11abiFALSE-cp310-cp310-linux_x86_64.whl"
+
+
+def pinned(**changes):
+    """The pins with a compiled wheel, bent."""
+    values = {"wheel": NAME, "wheel_sha256": "8" * 64, "wheel_size": 9} | changes
+    document = bent()
+    document["stack"]["demo"]["flash_attn"] |= {k: v for k, v in values.items() if v is not GONE}
+    return document
+
+
 WRONG = {
+    "no architecture": (bent(stack__demo__flash_attn__cuda_archs={}), "cuda_archs is empty"),
+    "architectures missing": (bent(stack__demo__flash_attn__cuda_archs=GONE), "cuda_archs is empty"),
+    "architectures as a list": (bent(stack__demo__flash_attn__cuda_archs=["8.0"]), "cuda_archs = .* is no dict"),
+    "architecture without why": (bent(stack__demo__flash_attn__cuda_archs={"8.0": ""}), r"cuda_archs\.8\.0 .*reason"),
+    **{
+        f"architecture {arch!r}": (
+            bent(stack__demo__flash_attn__cuda_archs={arch: "x"}),
+            "cuda_archs.* must be of the form 8.0",
+        )
+        for arch in ("sm_80", "80", "8", "8.0+PTX", "9.0a", "8.0 9.0", "08.0", "8.00", "", "\uff18.\uff10", "8.0\n")
+    },
+    "extension without why": (bent(stack__demo__flash_attn__why=GONE), "why must be given"),
+    "extension without version": (bent(stack__demo__flash_attn__version=GONE), "version must be given"),
+    "extension without sdist": (bent(stack__demo__flash_attn__sdist=GONE), "sdist must be given"),
+    "extension without hash": (bent(stack__demo__flash_attn__sdist_sha256="abc"), "sdist_sha256 = .* 64 hexadecimal"),
+    "extension without tools": (bent(stack__demo__flash_attn__build_tools={}), "build_tools is empty"),
+    "extension with a slip": (bent(stack__demo__flash_attn__cuda_arch="8.0"), "flash_attn has no key cuda_arch"),
+    "prebuilt without hash": (
+        bent(stack__demo__flash_attn__prebuilt="https://git.invalid/x.whl"),
+        "prebuilt needs wheel_sha256: nothing is taken from an address without a hash",
+    ),
+    "prebuilt over http": (pinned(prebuilt="http://git.invalid/x.whl"), "prebuilt = .* must be an https address"),
+    "prebuilt with a login": (pinned(prebuilt="https://u:p@git.invalid/x.whl"), "an https address without user"),
+    "prebuilt in a file": (pinned(prebuilt="file:///x.whl"), "must be an https address"),
+    "wheel without hash": (pinned(wheel_sha256=GONE), "belong together"),
+    "wheel without size": (pinned(wheel_size=GONE), "belong together"),
+    "hash without wheel": (pinned(wheel=GONE), "belong together"),
+    "wheel of size 0": (pinned(wheel_size=0), "wheel_size = 0 must be from 1"),
+    "wheel with a short hash": (pinned(wheel_sha256="8"), "wheel_sha256 = '8' must be 64 hexadecimal"),
+    "wheel in a folder": (pinned(wheel=f"../{NAME}"), "wheel = .* must be a file name"),
+    "wheel without tags": (pinned(wheel="flash_attn.whl"), "is no wheel's name"),
+    "wheel of something else": (
+        pinned(wheel=NAME.replace("flash_attn", "xformers")),
+        "is no wheel of flash-attn 2.5.9",
+    ),
+    "wheel of another version": (pinned(wheel=NAME.replace("post1", "post2")), "is no wheel of flash-attn 2.5.9.post1"),
+    "wheelhouse with a scheme": (pinned(wheelhouse="https://r.invalid/a"), "wheelhouse = .* must be HOST/REPOSITORY"),
+    "wheelhouse with a digest": (pinned(wheelhouse="r.invalid/a@sha256:0"), "must be HOST/REPOSITORY"),
+    "wheelhouse with a tag": (pinned(wheelhouse="r.invalid/a:1"), "must be HOST/REPOSITORY"),
+    "wheelhouse without repository": (pinned(wheelhouse="r.invalid"), "must be HOST/REPOSITORY"),
     "no title": (bent(stack__demo__title=GONE), "title must be given as str"),
     "title is a number": (bent(stack__demo__title=3), "title = 3 is no str"),
     "no python": (bent(stack__demo__python=GONE), "python must be given"),
@@ -104,7 +171,6 @@ WRONG = {
     "variable without why": (bent(image__environment__LANG={"value": "C"}), r"environment\.LANG .*its reason"),
     "variable is a number": (bent(image__environment__LANG={"value": 1, "why": "x"}), r"environment\.LANG must be"),
     "environment is a list": (bent(image__environment=[]), r"environment = \[\] is no dict"),
-    "left out is a list": (bent(stack__demo__left_out=["x"]), "left_out = .* is no dict"),
     "no image": (bent(image=GONE), "image must be given"),
     "no format": (bent(image__format=GONE), "format must be given as int"),
     "other format": (bent(image__format=2), r"image\.format = 2, but this verlstack writes format 1"),
@@ -199,7 +265,16 @@ CHANGES = {
     "strip": bent(stack__demo__verl__strip=[]),
     "variable": bent(stack__demo__environment__TORCH_COMPILE_DISABLE={"value": "0", "why": "x"}),
     "shared variable": bent(image__environment__LANG={"value": "C", "why": "x"}),
-    "left out": bent(stack__demo__left_out={}),
+    "extension": bent(stack__demo__flash_attn=GONE),
+    "extension's version": bent(stack__demo__flash_attn__version="2.6.3"),
+    "extension's source": bent(stack__demo__flash_attn__sdist="x.tar.gz"),
+    "extension's hash": bent(stack__demo__flash_attn__sdist_sha256="6" * 64),
+    "extension's tools": bent(stack__demo__flash_attn__build_tools={"ninja": {"bound": "==1", "why": "x"}}),
+    "architectures": bent(stack__demo__flash_attn__cuda_archs={"8.0": "x"}),
+    "wheel": pinned(),
+    "wheel's hash": pinned(wheel_sha256="9" * 64),
+    "wheel's size": pinned(wheel_size=10),
+    "wheel's name": pinned(wheel=NAME.replace("+cu12torch2.3cxx11abiFALSE", "")),
     "debian": bent(debian__packages__git="x"),
     "heavy": bent(layers__heavy_bytes=1001),
     "group name": bent(layers__group__1__name="rest"),
@@ -241,7 +316,7 @@ def test_every_field_is_tried():
             "verl",
             "environment",
         ),
-        *("left_out", "debian_packages", "heavy_bytes", "groups", "epoch", "compression", "fast_level"),
+        *("flash_attn", "debian_packages", "heavy_bytes", "groups", "epoch", "compression", "fast_level"),
     }
 
 
@@ -249,7 +324,7 @@ def test_comments_reasons_and_order_do_not_count(tmp_path):
     first = load(tmp_path).checksum
     document = bent(
         stack__demo__requires__torch={"why": "another reason", "bound": "==2.3.1"},
-        stack__demo__left_out={"flash-attn": "another reason"},
+        stack__demo__flash_attn__why="another reason",
         layers__group__0__why="another reason",
         stack__other={},
     )
@@ -257,6 +332,12 @@ def test_comments_reasons_and_order_do_not_count(tmp_path):
     path = stacks.write(tmp_path, document)
     path.write_text("# a comment\n" + path.read_text(), encoding="utf-8")
     assert pins.load(path, "demo").checksum == first
+
+
+def test_where_a_wheel_is_looked_for_does_not_count(tmp_path):
+    """So that a mirror of one's own gives the same image."""
+    places = pinned(prebuilt="https://git.invalid/w.whl", wheelhouse="r.invalid/wheels")
+    assert load(tmp_path, places).checksum == load(tmp_path, pinned()).checksum
 
 
 def test_canonical_json_has_one_form(tmp_path):
@@ -289,7 +370,6 @@ def test_a_value_where_a_table_belongs(name, tmp_path):
 
 ACCEPTED = {
     "verl without why": bent(stack__demo__verl__why=GONE),
-    "left out without why": bent(stack__demo__left_out={"flash-attn": ""}),
     "debian package without why": bent(debian__packages__gcc=""),
     "why is a number": bent(stack__demo__requires__torch={"bound": "==2.3.1", "why": 3}),
     "why is blank": bent(stack__demo__requires__torch={"bound": "==2.3.1", "why": " "}),

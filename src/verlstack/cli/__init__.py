@@ -119,12 +119,17 @@ def _lock(arguments: argparse.Namespace) -> int:
 def _fetch(arguments: argparse.Namespace) -> int:
     from verlstack import build, lockfile  # noqa: PLC0415
     from verlstack.base import bases  # noqa: PLC0415
+    from verlstack.extension import supply  # noqa: PLC0415
 
     with workshop(arguments) as (stack, shop):
         bases.check(arguments.base)
         lock = lockfile.load(shop.constraints, stack)
         build.base_of(stack, shop, arguments.base, shop.find_interpreter(stack.python))
         files = shop.fetch([*lock.wheels, *lock.build_tools, *(b.source for b in lock.built)])
+        if lock.compiled:
+            files |= shop.fetch([lock.compiled.source, *lock.compiled.tools])
+            if lock.compiled.wheel and (missing := supply.absence(stack, lock, shop)):
+                shop.progress.say(missing.line)
     if arguments.json:
         print(canonical.dumps({sha256: path.name for sha256, path in files.items()}).decode())
     return 0

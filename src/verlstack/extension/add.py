@@ -1,0 +1,100 @@
+"""A compiled wheel on its way into the cache: gated against the lock, kept under its hash, noted under its key."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+
+from verlstack.cache import atomic, sha256_file
+from verlstack.errors import UsageError
+from verlstack.extension import key, shelf, supply
+from verlstack.extension.shelf import Cost, Shelved
+
+if TYPE_CHECKING:
+    from verlstack.lockfile import Lock
+    from verlstack.pins import Stack
+    from verlstack.workshop import Workshop
+
+COST_FILE = "compile.json"  # what docker/flash-attn.sh writes beside its wheel
+_MOST = 1 << 16  # bytes of that file; it has four values
+_PREFIX = 8  # hexadecimal digits of a hash that are enough to name a wheel
+
+
+def add(path: Path, stack: Stack, lock: Lock, shop: Workshop) -> Shelved:
+    """Put a compiled wheel into the cache.
+
+    Args:
+        path: the wheel; beside it may lie `compile.json`, which says by which compiler and at what cost.
+        stack: the pins.
+        lock: their lock.
+        shop: the surroundings.
+
+    Raises:
+        UsageError: there is no such file, it is a wheel of something else, or the stack has no compiled extension.
+        WheelError: it does not fit the stack; rule and symbol are named.
+        StorageError: the cache cannot be written.
+    """
+    _check_name(path, lock)
+    supply.require(path, stack, lock, shop)
+    sha256 = sha256_file(path)
+    target = shop.cache.file(sha256, path.name)
+    with atomic(target) as out, path.open("rb") as f:
+        shutil.copyfileobj(f, out)
+    compiler, cost = _told(path.with_name(COST_FILE))
+    note = Shelved(
+        wheel=path.name,
+        sha256=sha256,
+        size=target.stat().st_size,
+        facts=key.facts(stack, lock, compiler),
+        cost=cost,
+    )
+    shelf.put(note, shop.cache)
+    return note
+
+
+def named(text: str, stack: Stack, lock: Lock, shop: Workshop) -> Shelved:
+    """The wheel in the cache that a hash (or its beginning) names; a file is added first.
+
+    Raises:
+        UsageError: nothing in the cache has that name, or several have; otherwise as `add`.
+    """
+    if text.endswith(".whl"):
+        return add(Path(text), stack, lock, shop)
+    fitting = shelf.fitting(key.facts(stack, lock, ""), shop.cache)
+    found = {note.sha256: note for note in fitting if len(text) >= _PREFIX and note.sha256.startswith(text.lower())}
+    if len(found) == 1:
+        return found.popitem()[1]
+    known = ", ".join(note.sha256[:12] for note in fitting) or "none"
+    project = lock.extension.source.project
+    what = f"{len(found)} wheels of {project} in the cache are called {text!r}"
+    raise UsageError(
+        f"{what}; those that fit stack {stack.name}: {known}",
+        todo=f"name one of these, or give the wheel to `verlstack {project} add` first",
+    )
+
+
+def _check_name(path: Path, lock: Lock) -> None:
+    source = lock.extension.source
+    if not path.is_file():
+        raise UsageError("there is no such wheel", where=str(path))
+    try:
+        name, version, _, _ = parse_wheel_filename(path.name)
+    except InvalidWheelFilename as e:
+        raise UsageError(f"this is no wheel's name: {e}", where=str(path)) from None
+    if (name, version.public) != (canonicalize_name(source.project), source.version):
+        raise UsageError(f"this is no wheel of {source.project} {source.version}", where=str(path))
+
+
+def _told(path: Path) -> tuple[str, Cost]:
+    """(compiler, cost) as the compile stage wrote them down; a file that is not its own counts as absent."""
+    try:
+        with path.open("rb") as f:
+            table: dict[str, Any] = json.loads(f.read(_MOST))
+        cost = Cost(seconds=float(table["seconds"]), peak_mib=float(table["peak_mib"]), jobs=int(table["jobs"]))
+        return str(table["compiler"]), cost
+    except (OSError, ValueError, TypeError, KeyError):
+        return "unknown", Cost()

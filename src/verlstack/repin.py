@@ -1,0 +1,100 @@
+"""Change pins by program: values in `stacks.toml`, its comments kept, and the lock renewed; all of it or nothing."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import re
+import shutil
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from verlstack import lock, lockfile, pins
+from verlstack.cache import atomic, storage_errors
+from verlstack.errors import PinsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from verlstack.lockfile import Lock
+    from verlstack.workshop import Workshop
+
+Value = str | int
+
+
+def repin(stack: str, table: str, values: Mapping[str, Value], shop: Workshop) -> Lock:
+    """Write values into a table of the pins, and make the lock that belongs to them.
+
+    The lock is made beside, from a copy. Only when that is done are the files replaced, the pins first: killed in
+    between, new pins meet an old lock, which is told as any stale lock is, and `verlstack lock` finishes the work.
+
+    Args:
+        stack: whose lock to renew.
+        table: dotted, `stack.cu121.flash_attn`.
+        values: key → new value.
+        shop: the surroundings.
+
+    Raises:
+        PinsError: the file cannot be edited safely, or what it then says is wrong.
+        VerlstackError: as `lock.lock`.
+    """
+    path = shop.constraints / "stacks.toml"
+    with storage_errors(shop.cache.tmp), tempfile.TemporaryDirectory(prefix="pins-", dir=shop.cache.tmp) as name:
+        beside = Path(name)
+        changed = edit(path.read_text(encoding="utf-8"), table, values, where=str(path))
+        (beside / path.name).write_text(changed, encoding="utf-8")
+        made = lock.lock(pins.load(beside / path.name, stack), dataclasses.replace(shop, constraints=beside))
+        for new in (beside / path.name, *lockfile.paths(beside, stack)):
+            with atomic(shop.constraints / new.name) as out, new.open("rb") as f:
+                shutil.copyfileobj(f, out)
+    return made
+
+
+def edit(text: str, table: str, values: Mapping[str, Value], *, where: str) -> str:
+    """The TOML text with values of one table set: in place where a key is there, else after the table's header.
+
+    Raises:
+        PinsError: the table has no header line of its own, or the change would change more than these values.
+    """
+    lines = text.splitlines(keepends=True)
+    try:
+        start = next(
+            n for n, line in enumerate(lines) if re.fullmatch(rf"\[{re.escape(table)}\]\s*(#.*)?", line.rstrip())
+        )
+        for key, value in values.items():
+            _set(lines, start, key, f"{key} = {json.dumps(value, ensure_ascii=False)}")
+        changed = "".join(lines)
+        sound = tomllib.loads(changed) == _expected(tomllib.loads(text), table, values)
+    except (StopIteration, tomllib.TOMLDecodeError):
+        sound = False
+    if not sound:
+        wanted = ", ".join(f"{key} = {json.dumps(value)}" for key, value in values.items())
+        raise PinsError(
+            f"cannot edit [{table}] by program", where=where, todo=f"write it there yourself: {wanted}; then lock"
+        )
+    return changed
+
+
+def _set(lines: list[str], start: int, key: str, line: str) -> None:
+    """Replace the line of a key below a header, keeping its comment; or insert one after the header."""
+    for n in range(start + 1, len(lines)):
+        if lines[n].startswith("["):
+            break
+        if match := re.fullmatch(
+            rf"{re.escape(key)}\s*=\s*(?:\"[^\"\\]*\"|[\d_]+)(\s*(?:#.*)?)", lines[n].rstrip("\r\n")
+        ):
+            lines[n] = f"{line}{match[1]}\n"
+            return
+    lines.insert(start + 1, f"{line}\n")
+
+
+def _expected(document: dict[str, Any], table: str, values: Mapping[str, Value]) -> dict[str, Any]:
+    changed = copy.deepcopy(document)
+    inner = changed
+    for part in table.split("."):
+        inner = inner[part]
+    inner.update(values)
+    return changed
