@@ -112,12 +112,12 @@ def uv_environment(index: Index, env: Mapping[str, str]) -> dict[str, str]:
     """
     kept = {k: v for k, v in env.items() if k.lower() in _FOR_UV}
     kept["UV_DEFAULT_INDEX"] = index.primary
-    if (bundle := _ca_bundle(index, env)) and not env.get("SSL_CERT_FILE"):
+    if (bundle := ca_bundle(index, env)) and not env.get("SSL_CERT_FILE"):
         kept["SSL_CERT_FILE"] = bundle
     return kept
 
 
-def _ca_bundle(index: Index, env: Mapping[str, str]) -> str | None:
+def ca_bundle(index: Index, env: Mapping[str, str]) -> str | None:
     named = (env.get(k) for k in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT"))
     return next((path for path in (*named, index.cert, env.get("SSL_CERT_FILE")) if path), None)
 
@@ -126,7 +126,7 @@ def session(index: Index, env: Mapping[str, str]) -> requests.Session:
     """A session that trusts the user's CA bundle; proxies and netrc are read by requests itself. One per thread."""
     made = requests.Session()
     made.headers["User-Agent"] = f"verlstack {requests.utils.default_user_agent()}"
-    made.verify = _ca_bundle(index, env) or True
+    made.verify = ca_bundle(index, env) or True
     return made
 
 

@@ -119,7 +119,7 @@ class Builder:
             self.say(
                 f"{recipe.project}: the wheel of tag {verl.tag} is not the lock's; building the release sdist instead"
             )
-        source = _unpack(recipe.sdist, work / "sdist")
+        source = unpack(recipe.sdist, work / "sdist")
         self.say(f"{recipe.project}: built from {recipe.sdist.name}, sha256 {recipe.sdist_sha256[:12]}")
         try:
             return _wheel(recipe, source, work / "sdist-out", python, self.run)
@@ -200,7 +200,7 @@ def _checkout(verl: Verl, into: Path, run: Callable[..., shell.Result]) -> Path 
     return into
 
 
-def _unpack(sdist: Path, into: Path) -> Path:
+def unpack(sdist: Path, into: Path) -> Path:
     """The one top folder of a source archive.
 
     Raises:
