@@ -1,0 +1,266 @@
+"""Which symbols, versions and libraries a shared object asks for and gives, read as the loader reads them.
+
+Format: System V ABI, "Dynamic Linking"; LSB core, "Symbol Versioning"; the GNU hash section. 64-bit little-endian only,
+the one kind our images hold. Every offset and count is checked: a damaged file costs an error, not memory or time.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from verlstack.extension import elf_file
+from verlstack.extension.elf_file import BadElfError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from verlstack.extension.elf_file import Data
+
+_PROGRAM = struct.Struct("<IIQQQQQQ")  # Elf64_Phdr
+_DYNAMIC = struct.Struct("<qQ")  # Elf64_Dyn
+_SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym
+_VERNEED = struct.Struct("<HHIII")
+_VERNAUX = struct.Struct("<IHHII")
+_VERDEF = struct.Struct("<HHHHIII")
+_GNU_HASH = struct.Struct("<IIII")
+_WORD = struct.Struct("<I")
+_PT_LOAD, _PT_DYNAMIC = 1, 2
+_DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ = 1, 4, 5, 6, 10
+_DT_GNU_HASH, _DT_VERSYM, _DT_VERDEF, _DT_VERNEED = 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFC, 0x6FFFFFFE
+_GLOBAL, _WEAK, _GNU_UNIQUE = 1, 2, 10
+_SHN_UNDEF = 0
+_VER_FLG_WEAK = 2
+_VERSION_BITS = 0x7FFF  # the sixteenth says "hidden"
+# What no sane object passes: ten times what torch 2.3.1's libtorch_cpu.so has, with 93 739 symbols and 6 MB of names.
+_MOST_SYMBOLS = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Symbol:
+    """A symbol that must be found elsewhere.
+
+    Attributes:
+        version: the version asked for, `GLIBC_2.34`, or "".
+        library: the library that is to define that version, or "".
+    """
+
+    name: str
+    version: str = ""
+    library: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Need:
+    """A version that a library must define, and one symbol for which it is needed, or ""."""
+
+    library: str
+    version: str
+    symbol: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Library:
+    """What a shared object is to those who load it.
+
+    Attributes:
+        needed: names of the libraries that it loads.
+        defined: names that it gives to others.
+    """
+
+    needed: tuple[str, ...]
+    defined: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Object(Library):
+    """An executable or shared object as the loader sees it.
+
+    Attributes:
+        machine: e_machine; 62 is x86-64.
+        kind: e_type; 3 is a shared object.
+        undefined: global symbols that must be found; weak ones, which may stay unfound, are left out.
+        needs: versions that the loader will ask of other libraries.
+        versions: versions that it defines itself.
+    """
+
+    machine: int
+    kind: int
+    undefined: tuple[Symbol, ...]
+    needs: tuple[Need, ...]
+    versions: frozenset[str]
+
+
+def read(data: Data) -> Object:
+    """What the dynamic section of an ELF file says.
+
+    Raises:
+        BadElfError: it is no such file, is cut short, or its tables make no sense.
+    """
+    try:
+        return _File(data).object()
+    except (struct.error, OverflowError) as e:
+        raise BadElfError("its tables reach past the end of the file") from e
+
+
+class _File:
+    """One file's tables, found through its program headers: the loader looks at no section."""
+
+    def __init__(self, data: Data) -> None:
+        self.machine, self.kind = elf_file.identify(data[: elf_file.HEADER.size])
+        self._data = data
+        header = elf_file.HEADER.unpack_from(data)
+        at, size, count = header[5], header[9], header[10]
+        programs = [_PROGRAM.unpack_from(data, at + n * size) for n in range(count)]
+        self._loads: list[tuple[int, int, int]] = [  # address, offset, bytes in the file
+            (p[3], p[2], p[5]) for p in programs if p[0] == _PT_LOAD
+        ]
+        self._entries = [entry for p in programs if p[0] == _PT_DYNAMIC for entry in self._dynamic(p[2], p[5])]
+        self._values = dict(reversed(self._entries))
+        strings = self._values.get(_DT_STRTAB)
+        self._strings = (
+            elf_file.stretch(data, self._offset(strings), self._values.get(_DT_STRSZ, 0))
+            if strings is not None
+            else b""
+        )
+
+    def object(self) -> Object:
+        """Everything, once."""
+        versions = dict(self._needed_versions())
+        undefined, defined = self._symbols(versions)
+        users = {(s.library, s.version): s.name for s in reversed(undefined) if s.version}
+        needs = sorted({(library, version) for library, version, weak in versions.values() if not weak})
+        return Object(
+            machine=self.machine,
+            kind=self.kind,
+            needed=tuple(self._named(_DT_NEEDED)),
+            undefined=undefined,
+            defined=defined,
+            needs=tuple(Need(library=at, version=v, symbol=users.get((at, v), "")) for at, v in needs),
+            versions=frozenset(self._defined_versions()),
+        )
+
+    def _dynamic(self, at: int, size: int) -> list[tuple[int, int]]:
+        entries: list[tuple[int, int]] = []
+        for n in range(min(size // _DYNAMIC.size, elf_file.MOST_ENTRIES)):
+            tag, value = _DYNAMIC.unpack_from(self._data, at + n * _DYNAMIC.size)
+            if tag == 0:
+                break
+            entries.append((tag, value))
+        return entries
+
+    def _offset(self, address: int) -> int:
+        for start, offset, size in self._loads:
+            if start <= address < start + size:
+                return address - start + offset
+        raise BadElfError(f"address {address:#x} lies in no part of the file")
+
+    def _table(self, tag: int) -> int | None:
+        return self._offset(self._values[tag]) if tag in self._values else None
+
+    def _named(self, wanted: int) -> Iterator[str]:
+        return (elf_file.string(self._strings, value) for tag, value in self._entries if tag == wanted)
+
+    def _symbols(self, versions: dict[int, tuple[str, str, bool]]) -> tuple[tuple[Symbol, ...], frozenset[str]]:
+        at = self._table(_DT_SYMTAB)
+        if at is None:
+            return (), frozenset()
+        count = self._count(at)
+        indices = self._indices(count)
+        undefined: list[Symbol] = []
+        defined: set[str] = set()
+        left = elf_file.MOST_NAMES
+        table = elf_file.stretch(self._data, at, count * _SYMBOL.size)
+        for index, (name_at, info, other, section, _, _) in enumerate(_SYMBOL.iter_unpack(table)):
+            if info >> 4 not in {_GLOBAL, _WEAK, _GNU_UNIQUE} or index == 0:
+                continue
+            name = elf_file.string(self._strings, name_at)
+            left -= len(name)
+            if left < 0:
+                raise BadElfError("its symbols' names are longer than its string table can make them")
+            if section != _SHN_UNDEF:
+                if other & 3 in {0, 3}:  # default and protected; hidden and internal ones are nobody else's
+                    defined.add(name)
+            elif info >> 4 == _GLOBAL:
+                library, version, _ = versions.get(indices[index] if indices else 0, ("", "", False))
+                undefined.append(Symbol(name=name, version=version, library=library))
+        return tuple(undefined), frozenset(defined)
+
+    def _count(self, symbols: int) -> int:
+        """How many symbols there are: no table says so, the hash tables imply it."""
+        counts: list[int] = [1]
+        if (at := self._table(_DT_HASH)) is not None:
+            counts.append(_WORD.unpack_from(self._data, at + 4)[0])
+        if (at := self._table(_DT_GNU_HASH)) is not None:
+            counts.append(self._hashed(at))
+        if max(counts) == 1:  # an empty GNU table counts nothing, not even what is undefined
+            counts += [
+                header[5] // _SYMBOL.size
+                for header in elf_file.section_headers(self._data)
+                if header[1] == elf_file.DYNAMIC_SYMBOLS and header[4] == symbols
+            ]
+        if max(counts) > _MOST_SYMBOLS:
+            raise BadElfError(f"it claims {max(counts)} symbols")
+        return max(counts)
+
+    def _hashed(self, at: int) -> int:
+        """One more than the highest index in a GNU hash table: the last chain's end."""
+        first: int  # the index where the hashed ones begin
+        buckets, first, bloom, _ = _GNU_HASH.unpack_from(self._data, at)
+        if max(buckets, bloom, first) > _MOST_SYMBOLS:
+            raise BadElfError("its hash table is too large to be true")
+        start = at + _GNU_HASH.size + bloom * 8
+        chains = start + buckets * 4
+        last: int = max(_WORD.iter_unpack(elf_file.stretch(self._data, start, buckets * 4)), default=(0,))[0]
+        if last < first:
+            return first
+        for index in range(last, _MOST_SYMBOLS):
+            if _WORD.unpack_from(self._data, chains + (index - first) * 4)[0] & 1:
+                return index + 1
+        raise BadElfError("its hash table has no end")
+
+    def _indices(self, count: int) -> list[int]:
+        """The version index of each symbol."""
+        at = self._table(_DT_VERSYM)
+        if at is None:
+            return []
+        return [
+            index & _VERSION_BITS for (index,) in struct.iter_unpack("<H", elf_file.stretch(self._data, at, count * 2))
+        ]
+
+    def _needed_versions(self) -> Iterator[tuple[int, tuple[str, str, bool]]]:
+        """(version index, (library, version, whether it may be missing))."""
+        at = self._table(_DT_VERNEED)
+        if at is None:
+            return
+        left = elf_file.MOST_ENTRIES
+        while True:
+            _, count, library, aux, following = _VERNEED.unpack_from(self._data, at)
+            name, inner = elf_file.string(self._strings, library), at + aux
+            for _ in range(count):
+                left -= 1
+                _, flags, index, version, step = _VERNAUX.unpack_from(self._data, inner)
+                yield (
+                    index & _VERSION_BITS,
+                    (name, elf_file.string(self._strings, version), bool(flags & _VER_FLG_WEAK)),
+                )
+                inner += step
+            left -= 1
+            at += following
+            if following == 0:
+                return
+            if left < 0:
+                raise BadElfError("its version table has no end")
+
+    def _defined_versions(self) -> Iterator[str]:
+        at = self._table(_DT_VERDEF)
+        if at is None:
+            return
+        for _ in range(elf_file.MOST_ENTRIES):
+            *_, aux, following = _VERDEF.unpack_from(self._data, at)
+            yield elf_file.string(self._strings, _WORD.unpack_from(self._data, at + aux)[0])
+            at += following
+            if following == 0:
+                return
+        raise BadElfError("its version table has no end")
