@@ -16,7 +16,18 @@ MAX_LINES = 400
 
 # Highest first: cli, one module per verb, then what they are made of; at the bottom what knows of nothing above.
 TOP = {"__main__", "cli", *(f"cli.{verbs}" for verbs in ("common", "base", "flash_attn", "reproduce"))}
-VERBS = {"repin", "lock", "check", "build", "smoke", "reproduce", "publish", "export", "prove"}
+VERBS = {
+    *("base.assemble", "base.show", "base.diff", "base.use"),
+    "repin",
+    "lock",
+    "check",
+    "build",
+    "smoke",
+    "reproduce",
+    "publish",
+    "export",
+    "prove",
+}
 BOTTOM = {
     *(
         "errors",

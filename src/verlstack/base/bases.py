@@ -118,7 +118,7 @@ def obtain(spec: str, request: Request) -> Base:
         StorageError: the disk is full, read-only or forbidden.
     """
     found = _found(spec, request)
-    return _debian(request) if found is None else _fit(found, request)
+    return _debian(request) if found is None else fit(found, request)
 
 
 def look(spec: str, request: Request) -> Found:
@@ -220,10 +220,14 @@ def _pulled(source: pull.Source, request: Request) -> tuple[tuple[layer.Blob, ..
     )
 
 
-def _fit(found: Found, request: Request) -> Base:
-    """The image as a base, if it can carry the stack; one that needs this machine's Python becomes local."""
+def fit(found: Found, request: Request) -> Base:
+    """The image as a base; one that needs this machine's Python becomes local.
+
+    Raises:
+        BaseImageError: it cannot carry the stack.
+    """
     facts = found.facts
-    judge(facts, found.reference, request.wanted_python, host=aptsources.parse_release(_host_release()))
+    judge(facts, found.reference, request.wanted_python, host=host())
     if facts.python_home is None and request.interpreter is not None:
         _check_libraries(found, request.interpreter, request.wanted_python)
     return Base(
@@ -274,6 +278,11 @@ def _client(ref: reference.Reference, request: Request, *, impatient: bool) -> C
     folder = request.env.get("DOCKER_CONFIG") or f"{request.env.get('HOME', '')}/.docker"
     stored = reference.credentials(ref.host, Path(folder) / "config.json")
     return Client(ref, stored=stored, timeout=_IMPATIENT, attempts=1) if impatient else Client(ref, stored=stored)
+
+
+def host() -> aptsources.Release:
+    """The release of this machine."""
+    return aptsources.parse_release(_host_release())
 
 
 def _host_release() -> str:

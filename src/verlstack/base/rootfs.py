@@ -85,7 +85,7 @@ def entries(archive: Path, *, epoch: int) -> list[tar.Entry]:
         epoch: decides the day in /etc/shadow.
 
     Raises:
-        BaseImageError: the archive is damaged.
+        BaseImageError: the archive is damaged, or a hard link leads out of it.
     """
     found: dict[str, tar.Entry] = {}
     try:
@@ -94,7 +94,8 @@ def entries(archive: Path, *, epoch: int) -> list[tar.Entry]:
     except tarfile.TarError as e:
         raise BaseImageError(f"the bootstrapped root tar is damaged: {e}", where=str(archive)) from e
     for path, target in (link for link in links if link):
-        twin = found[target]
+        if (twin := found.get(target)) is None:
+            raise BaseImageError(f"/{path} is a hard link to /{target}, which is not in this layer", where=str(archive))
         found[path] = tar.Entry(
             path=path, kind="file", mode=twin.mode, content=twin.content, uid=twin.uid, gid=twin.gid
         )
