@@ -6,8 +6,8 @@ import dataclasses
 import shutil
 from typing import TYPE_CHECKING
 
-from verlstack import compose, index, lockfile, plan, resolve, source, store
-from verlstack.cache import atomic, sha256_file
+from verlstack import bakefile, closure, compose, index, lockfile, plan, resolve, source, store
+from verlstack.cache import atomic, sha256_file, storage_errors
 from verlstack.download import Artifact
 from verlstack.errors import FetchError, PinsError
 from verlstack.extension import supply, torch_abi
@@ -67,7 +67,9 @@ def lock(stack: Stack, shop: Workshop) -> Lock:
         raise FetchError(f"the lock pins a compiled wheel, but {reason.what}", todo=reason.todo)
     recorded = dataclasses.replace(unrecorded, layers=_record(unrecorded, stack, python, shop))
     _write(recorded, stack, wheels, shop)
-    return lockfile.load(shop.constraints, stack)
+    finished = lockfile.load(shop.constraints, stack)
+    _write_bakefile(stack, finished, {w.project: files[w.sha256] for w in wheels.wheels}, shop)
+    return finished
 
 
 def _resolve(
@@ -203,3 +205,15 @@ def _write(lock: Lock, stack: Stack, wheels: Resolution, shop: Workshop) -> None
     ):
         with atomic(path) as f:
             f.write(text.encode())
+
+
+def _write_bakefile(stack: Stack, lock: Lock, wheels: Mapping[str, Path], shop: Workshop) -> None:
+    """Write the variables of the Dockerfile; only a checkout whose tools are pinned has uv to build with."""
+    tools = shop.constraints / "tools.txt"
+    if not tools.exists():
+        return
+    with storage_errors(tools):
+        uv = bakefile.uv_requirement(tools.read_text(encoding="utf-8"))
+    torch = closure.closure("torch", wheels, python=stack.python) if lock.compiled else ()
+    with atomic(bakefile.path(shop.constraints, stack.name)) as f:
+        f.write(bakefile.render(stack, lock, uv=uv, torch=torch).encode())

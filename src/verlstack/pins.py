@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FORMAT = 1  # the image format this code writes
 _STACK_KEYS = (
     *("title", "python", "cuda", "platform", "registry_base", "requires", "verl", "build_tools", "environment"),
-    "flash_attn",
+    *("flash_attn", "dockerfile"),
 )
 
 
@@ -79,6 +79,7 @@ class Stack:
     verl: Verl
     environment: tuple[tuple[str, str], ...]
     flash_attn: Extension | None
+    dockerfile: tuple[tuple[str, str], ...]
     debian_packages: tuple[str, ...]
     heavy_bytes: int
     groups: tuple[Group, ...]
@@ -88,9 +89,12 @@ class Stack:
 
     @property
     def checksum(self) -> str:
-        """SHA-256 over everything that decides the image; comments, reasons and places to look do not count."""
+        """SHA-256 over everything that decides the image.
+
+        Comments, reasons, places to look and what the Dockerfile stands on do not count.
+        """
         compiled = self.flash_attn and self.flash_attn.anywhere
-        return canonical.digest(dataclasses.replace(self, flash_attn=compiled))
+        return canonical.digest(dataclasses.replace(self, flash_attn=compiled, dockerfile=()))
 
     def tag(self, *, without: Extension | None = None) -> str:
         """Name of the image: the stack, and what it lacks."""
@@ -210,6 +214,17 @@ def _flash_attn(table: Table) -> Extension | None:
     return pin.read(own, project="flash-attn", without="sdpa", build_tools=tools)
 
 
+def _dockerfile(table: Table) -> tuple[tuple[str, str], ...]:
+    """Images that the Dockerfile stands on, by name of context: `os`, and `cuda` where something is compiled."""
+    own = table.table("dockerfile", required=False)
+    own.only("os", "cuda")
+    images = own.values and table.reasoned("dockerfile", "image")
+    for name, image in images.items():
+        if not re.fullmatch(r"\S+@sha256:[0-9a-f]{64}", image):
+            raise BadValueError(f"dockerfile.{name} = {image!r} has no digest; a tag can move")
+    return tuple(sorted(images.items()))
+
+
 def _groups(layers: Table) -> tuple[Group, ...]:
     found = []
     for values in layers.get("group", list, []):
@@ -247,6 +262,7 @@ def _stack(name: str, table: Table, document: Table) -> Stack:
         verl=_verl(table.table("verl")),
         environment=tuple(sorted(environment.items())),
         flash_attn=_flash_attn(table),
+        dockerfile=_dockerfile(table),
         debian_packages=debian.reasons("packages"),
         heavy_bytes=layers.integer("heavy_bytes", 1, 10**12),
         groups=_groups(layers),

@@ -12,7 +12,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from verlstack import lock, lockfile, pins
+from verlstack import bakefile, lock, lockfile, pins
 from verlstack.cache import atomic, storage_errors
 from verlstack.errors import PinsError
 
@@ -46,8 +46,12 @@ def repin(stack: str, table: str, values: Mapping[str, Value], shop: Workshop) -
         beside = Path(name)
         changed = edit(path.read_text(encoding="utf-8"), table, values, where=str(path))
         (beside / path.name).write_text(changed, encoding="utf-8")
+        if (tools := shop.constraints / "tools.txt").exists():
+            shutil.copy(tools, beside)  # the lock's third file, for the Dockerfile, names uv
         made = lock.lock(pins.load(beside / path.name, stack), dataclasses.replace(shop, constraints=beside))
-        for new in (beside / path.name, *lockfile.paths(beside, stack)):
+        for new in (beside / path.name, *lockfile.paths(beside, stack), bakefile.path(beside, stack)):
+            if not new.exists():
+                continue
             with atomic(shop.constraints / new.name) as out, new.open("rb") as f:
                 shutil.copyfileobj(f, out)
     return made
@@ -68,8 +72,8 @@ def edit(text: str, table: str, values: Mapping[str, Value], *, where: str) -> s
             _set(lines, start, key, f"{key} = {json.dumps(value, ensure_ascii=False)}")
         changed = "".join(lines)
         sound = tomllib.loads(changed) == _expected(tomllib.loads(text), table, values)
-    except (StopIteration, tomllib.TOMLDecodeError):
-        sound = False
+    except (StopIteration, tomllib.TOMLDecodeError, LookupError, TypeError, AttributeError):
+        sound = False  # no such header, no TOML, or no table behind that header
     if not sound:
         wanted = ", ".join(f"{key} = {json.dumps(value)}" for key, value in values.items())
         raise PinsError(

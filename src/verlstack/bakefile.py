@@ -1,0 +1,114 @@
+"""The lock as variables of docker/docker-bake.hcl: `STACK.bake.json`, which needs nothing but docker to be used."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+from verlstack.errors import LockError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from verlstack.download import Artifact
+    from verlstack.lockfile import Lock
+    from verlstack.pins import Stack
+
+VARIABLE = "VERLSTACK_LOCK"
+_UV = re.compile(r"^uv==(\S+) \\\n((?: {4}--hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", re.MULTILINE)
+
+
+def path(folder: Path, stack: str) -> Path:
+    """The file beside a stack's lock."""
+    return folder / f"{stack}.bake.json"
+
+
+def uv_requirement(tools: str) -> str:
+    """The line of uv in the text of `tools.txt`, with all its hashes.
+
+    Raises:
+        LockError: it is not there.
+    """
+    if not (match := _UV.search(tools)):
+        raise LockError("tools.txt pins no uv", todo="add it to tools.in, then run `make lock-tools`")
+    return f"uv=={match[1]} " + " ".join(re.findall(r"--hash=sha256:[0-9a-f]{64}", match[2]))
+
+
+def render(stack: Stack, lock: Lock, *, uv: str, torch: Sequence[str]) -> str:
+    """The text of `STACK.bake.json`.
+
+    Args:
+        stack: the pins.
+        lock: of the stack.
+        uv: its requirement line.
+        torch: the packages among which an extension is compiled: torch and all it needs.
+    """
+    value = {
+        "lock": f"sha256:{lock.digest}",
+        "tag": stack.tag(without=None if lock.compiled and lock.compiled.wheel else stack.flash_attn),
+        "args": _arguments(stack, lock, uv, torch),
+        "contexts": _contexts(stack),
+        "labels": {"dev.verlstack.stack": stack.name, "dev.verlstack.lock": f"sha256:{lock.digest}"},
+    }
+    return json.dumps({"variable": {VARIABLE: {"default": value}}}, indent=1, sort_keys=True) + "\n"
+
+
+def _contexts(stack: Stack) -> dict[str, str]:
+    found = {"verl-source": f"{stack.verl.repository}.git#{stack.verl.commit}"}
+    found |= {name: f"docker-image://{image}" for name, image in stack.dockerfile}
+    return found
+
+
+def _arguments(stack: Stack, lock: Lock, uv: str, torch: Sequence[str]) -> dict[str, str]:
+    """Arguments of the Dockerfile's stages; a layer's is named after it."""
+    lines = _lines(lock)
+    verl = next(built for built in lock.built if built.source.project == "verl")
+    arguments = {
+        "PYTHON": stack.python,
+        "CUDA": stack.cuda,
+        "SOURCE_DATE_EPOCH": str(lock.epoch),
+        "UV": uv,
+        "BUILD_TOOLS": _requirements(lock.build_tools),
+        "SDISTS": _requirements(built.source for built in lock.built if built is not verl),
+        "VERL_WHEEL_SHA256": verl.wheel_sha256,
+        "VERL_STRIP": " ".join(stack.verl.strip),
+        **{name: value for name, value in stack.environment if name in FROM_LOCK},
+        **{argument(x.name): "\n".join(lines[p] for p in x.packages) for x in lock.layers if x.packages},
+    }
+    if compiled := lock.compiled:
+        tools = {tool.project: tool for tool in (*lock.build_tools, *compiled.tools)}
+        needed = [lines[name] for name in torch if name not in tools]
+        arguments |= {
+            "CUDA_ARCHS": " ".join(compiled.cuda_archs),
+            "EXTENSION": _requirements([compiled.source]),
+            "COMPILE_REQUIREMENTS": "\n".join([*needed, _requirements(tools.values())]),
+        }
+    return arguments
+
+
+FROM_LOCK = ("TORCH_COMPILE_DISABLE", "NVIDIA_REQUIRE_CUDA")  # the environment that differs from stack to stack
+
+
+def argument(layer: str) -> str:
+    """Name of the Dockerfile's argument for a layer: `nvidia-nccl-cu12` → `NVIDIA_NCCL_CU12`."""
+    return re.sub(r"[^A-Z0-9]", "_", layer.upper())
+
+
+def _lines(lock: Lock) -> dict[str, str]:
+    """Package → its requirement line, with the hash of its wheel."""
+    made: dict[str, str] = {w.project: _requirement(w) for w in lock.wheels}
+    for b in lock.built:
+        made[b.source.project] = f"{b.source.project}=={b.source.version} --hash=sha256:{b.wheel_sha256}"
+    if lock.compiled and lock.compiled.wheel:
+        made[lock.compiled.wheel.project] = _requirement(lock.compiled.wheel)
+    return made
+
+
+def _requirements(artifacts: Iterable[Artifact]) -> str:
+    return "\n".join(map(_requirement, artifacts))
+
+
+def _requirement(artifact: Artifact) -> str:
+    return f"{artifact.project}=={artifact.version} --hash=sha256:{artifact.sha256}"
