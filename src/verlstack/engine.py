@@ -14,6 +14,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 _PATIENCE = 600  # seconds for one call; loading 2 GB takes about one minute on a slow disk
+# What an engine's answer contains, and what helps then; the first that is found counts.
+_ADVICE = (
+    (
+        "permission denied",
+        "run as a user whom the engine lets in (root, or a member of its group), or use your own engine",
+    ),
+    ("no space left", "free space on the engine's disk (`docker system df` shows what fills it), then run again"),
+    ("is too old", "install Docker Engine 26 or later, or Podman 4 or later"),
+    ("minimum supported api version", "install a docker client library of the engine's own release"),
+    ("setrlimit", "the engine may not raise its limits here: set `default_ulimits` in containers.conf"),
+)
 
 
 class Engine:
@@ -39,7 +50,7 @@ class Engine:
             raise EngineError(
                 f"the container engine does not answer: {e}",
                 where=env["DOCKER_HOST"],
-                todo="start it, or unset DOCKER_HOST to go on without one",
+                todo=_advice(e, "start it, or unset DOCKER_HOST to go on without one"),
             ) from e
         return cls(client)
 
@@ -67,7 +78,7 @@ class Engine:
             have = self._client.images.get(name).id
         except (docker.errors.DockerException, requests.RequestException, OSError) as e:
             raise EngineError(
-                f"the engine does not load the image: {e}", todo="see its log; often its disk is full"
+                f"the engine does not load the image: {e}", todo=_advice(e, "see its log; often its disk is full")
             ) from e
         if have not in ids:
             raise EngineError(f"the engine has {have} under {name}, not {ids[0]}", todo=f"remove {name} and try again")
@@ -91,5 +102,11 @@ class Engine:
                 todo="an import error names the pin to change",
             ) from e
         except (docker.errors.DockerException, requests.RequestException, OSError) as e:
-            raise EngineError(f"the engine does not start {image}: {e}", todo="see its log") from e
+            raise EngineError(f"the engine does not start {image}: {e}", todo=_advice(e, "see its log")) from e
         return bytes(out).decode(errors="replace").strip()
+
+
+def _advice(error: Exception, otherwise: str) -> str:
+    """What to do about an engine's answer."""
+    text = str(error).lower()
+    return next((todo for part, todo in _ADVICE if part in text), otherwise)

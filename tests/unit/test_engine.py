@@ -92,3 +92,20 @@ def test_a_command_that_fails_shows_its_last_words():
 def test_a_container_that_does_not_start():
     with pytest.raises(EngineError, match="does not start"):
         engine.Engine(client(run=raising(docker.errors.APIError("no runtime")))).run("x", ("y",), user=0)
+
+
+@pytest.mark.parametrize(
+    ("said", "todo"),
+    [
+        (requests.ConnectionError("('Connection aborted.', PermissionError(13, 'Permission denied'))"), "its group"),
+        (docker.errors.APIError("write /var/x: no space left on device"), "free space"),
+        (docker.errors.DockerException("client version 1.20 is too old"), "Engine 26"),
+        (docker.errors.APIError("crun: setrlimit `RLIMIT_NOFILE`: Operation not permitted"), "default_ulimits"),
+        (docker.errors.APIError("never seen"), "see its log"),
+    ],
+)
+def test_what_helps_is_said(said, todo):
+    with pytest.raises(EngineError) as e:
+        engine.Engine(client(run=raising(said))).run("verlstack:x", ("y",), user=0)
+    assert todo in e.value.todo
+    assert str(said) in e.value.what
