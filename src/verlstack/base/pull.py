@@ -72,8 +72,9 @@ def pull(
         if known is None:
             if offline:
                 raise FetchError(f"{source.name} is not in the cache", todo="run without --offline once")
-            blobs, facts = _pull(source, wanted_python, cache, progress)
-            known = save(cache.bases / key, blobs, facts.to_json())
+            with cache.lock("pull"):  # two images may have a layer in common, and parts are named by their hash
+                blobs, facts = _pull(source, wanted_python, cache, progress)
+                known = save(cache.bases / key, blobs, facts.to_json())
     return known[0], Facts.from_json(known[1])
 
 
@@ -167,8 +168,7 @@ def _download(source: Source, layers: list[dict[str, Any]], cache: Cache, progre
         part = cache.parts / f"{described['digest'].removeprefix('sha256:')}.part"
         task = f"base layer {number} of {len(layers)}"
         progress.start(task, described["size"])
-        with cache.lock(f"blob-{part.stem[:32]}"):
-            source.blob(described["digest"], described["size"], part, lambda n: progress.advance(task, n))
+        source.blob(described["digest"], described["size"], part, lambda n: progress.advance(task, n))
         progress.finish(task, f"{described['size'] / 1e6:.0f} MB")
         return part
 
