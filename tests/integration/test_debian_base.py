@@ -150,7 +150,7 @@ PyMODINIT_FUNC PyInit_probe(void) { return PyModule_Create(&it); }
 
 def test_nothing_of_the_machine_or_the_moment_stays(root, python):
     release = aptsources.parse_release(Path("/etc/os-release").read_text())
-    own = "".join(aptsources.own_sources(aptsources.read(mmdebstrap._ETC_APT), release).values())
+    own = "".join(aptsources.own_sources(aptsources.read(mmdebstrap.ETC_APT), release).values())
     mirrors = {word.strip("/").encode() for word in own.split() if "://" in word}
     places = [root / "etc", root / "var", root / "usr/local", root / "opt"]
     strings = [*mirrors, bytes(python.prefix), python.build_dir.encode() or bytes(python.prefix)]
@@ -181,7 +181,7 @@ def test_a_mirror_that_is_not_there(base, tmp_path, monkeypatch):
     etc.mkdir()
     release = aptsources.parse_release(Path("/etc/os-release").read_text())
     (etc / "sources.list").write_text(f"deb http://127.0.0.1:9/debian {release.codename} main\n")
-    monkeypatch.setattr(mmdebstrap, "_ETC_APT", etc)
+    monkeypatch.setattr(mmdebstrap, "ETC_APT", etc)
     with pytest.raises(BaseImageError, match="cannot be reached") as caught:
         obtain(tmp_path / "cache")
     assert "127.0.0.1:9" in caught.value.where

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import types
@@ -10,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from support import layouts, stacks
-from verlstack import buildkit, cli, oci, pins, trees
-from verlstack.base import aptsources, assemble, bases, diff, interpreter, use
+from verlstack import buildkit, cli, oci, pins, shell, trees
+from verlstack.base import aptsources, assemble, bases, diff, interpreter, mmdebstrap, staged, use
 from verlstack.base.interpreter import Interpreter
 from verlstack.cache import Cache
 from verlstack.errors import BaseImageError, BuildError, EngineError, FetchError, UsageError
@@ -66,6 +67,31 @@ def test_a_base_and_the_interpreters_layer_become_a_layout(stack, shop, tmp_path
     )
 
 
+def test_proxies_of_apt_and_of_the_environment(stack, shop):
+    dump = 'Acquire::http::Proxy "http://a:b@apt.invalid:1";\nAcquire::https::Proxy "DIRECT";\n'
+    run = lambda *_, **__: types.SimpleNamespace(stdout=dump)  # noqa: E731
+    env = {"http_proxy": "http://env.invalid", "HTTPS_PROXY": "http://env.invalid"}
+    asked = dataclasses.replace(request(stack, shop), run=run, env=env)
+    assert staged._proxies(asked) == "http=http://a:b@apt.invalid:1\nhttps=http://env.invalid\n"
+    assert staged._proxies(dataclasses.replace(asked, env={}, run=missing)) == ""
+
+
+def missing(*_, **__):
+    raise shell.ProgramMissingError("apt-config")
+
+
+def test_only_a_base_of_this_release_takes_this_machines_mirror(stack, shop, fit, tmp_path, monkeypatch):
+    (tmp_path / "sources.list").write_text(MIRROR)
+    monkeypatch.setattr(mmdebstrap, "ETC_APT", tmp_path)
+    found = bases.look(f"oci:{fit}", request(stack, shop))
+    texts = []
+    for system, codename in (("ubuntu", "jammy"), ("debian", "bookworm"), ("ubuntu", "bookworm")):
+        release = aptsources.Release(id=system, version="22.04", codename=codename, name="x")
+        monkeypatch.setattr(bases, "host", lambda release=release: release)
+        texts.append(staged._machines_sources(found))
+    assert texts == [{}, {}, {"own.list": MIRROR}], "without a mirror of its release there is none"
+
+
 def request(stack, shop):
     from verlstack import build
 
@@ -89,6 +115,7 @@ class Engine:
         builder = buildkit.Builder(engine="26", buildkit="0.13", driver="docker", network="host")
         monkeypatch.setattr(buildkit, "check", lambda env: builder)
         monkeypatch.setattr(buildkit, "bake", self.bake)
+        monkeypatch.setattr(staged, "_proxies", lambda request: "")
 
     def bake(self, request, *, env, scratch, progress):
         self.requests.append(request)

@@ -297,7 +297,7 @@ def etc(monkeypatch, tmp_path):
     (folder / "sources.list.d" / "debian.sources").write_text(DEB822)
     (folder / "auth.conf.d").mkdir()
     (folder / "auth.conf").write_text("")
-    monkeypatch.setattr(mmdebstrap, "_ETC_APT", folder)
+    monkeypatch.setattr(mmdebstrap, "ETC_APT", folder)
     return folder
 
 

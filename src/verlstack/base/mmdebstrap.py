@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from verlstack.base.debian import Plan
 
-_ETC_APT = Path("/etc/apt")
+ETC_APT = Path("/etc/apt")
 _BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")  # what the machine trusts
 _TRUSTED = "trusted-"  # the trusted certificates' files, numbered
 _GID_MAP = Path("/proc/self/gid_map")
@@ -104,7 +104,7 @@ def prepare(
         raise _tool_missing("mmdebstrap", root=os.geteuid() == 0)
     given = wanted.apt
     mirrors = given.sources if given else {}
-    mirrors = mirrors or aptsources.own_sources(aptsources.read(_ETC_APT), wanted.release)
+    mirrors = mirrors or aptsources.own_sources(aptsources.read(ETC_APT), wanted.release)
     for name, text in mirrors.items():
         _write_secret(shop / name, text)
     options = shop / "apt.conf"
@@ -179,9 +179,9 @@ def _trusts(wanted: Plan) -> bool:
 def _machine_options(run: Callable[..., shell.Result]) -> list[str]:
     """What this machine's apt needs to reach its mirror: proxies, tolerances, and the place of mirror passwords."""
     options = [aptsources.carried_options(run(("apt-config", "dump"), timeout=_PROBE_SECONDS).stdout)]
-    if (passwords := _ETC_APT / "auth.conf.d").is_dir():
+    if (passwords := ETC_APT / "auth.conf.d").is_dir():
         options.append(f'Dir::Etc::netrcparts "{passwords}/";')
-    if (password := _ETC_APT / "auth.conf").is_file():
+    if (password := ETC_APT / "auth.conf").is_file():
         options.append(f'Dir::Etc::netrc "{password}";')
     return options
 
@@ -234,7 +234,7 @@ def _tool_missing(name: str, *, root: bool) -> BaseImageError:
 def failure(result: shell.Result, wanted: Plan) -> VerlstackError:
     """The error behind a failed bootstrap, from what apt and mmdebstrap printed."""
     text = _PASSWORD.sub("", f"{result.stderr}\n{result.stdout}")
-    where = "--mirror" if wanted.apt and wanted.apt.sources else str(_ETC_APT)
+    where = "--mirror" if wanted.apt and wanted.apt.sources else str(ETC_APT)
     if "No space left on device" in text or "You don't have enough free space" in text:
         return StorageError(
             "cannot write: no space left on the device", where="VERLSTACK_CACHE/tmp",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from verlstack import buildkit, layer, oci
-from verlstack.base import bases, imagescan, rootfs
+from verlstack import buildkit, layer, oci, shell
+from verlstack.base import aptsources, bases, imagescan, mmdebstrap, rootfs
 from verlstack.base import facts as reading
 from verlstack.cache import storage_errors
 from verlstack.errors import BaseImageError, UsageError
@@ -19,10 +20,10 @@ from verlstack.oci import Image, NamedBlob
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from verlstack.base.aptsources import Given
     from verlstack.base.bases import Base, Found, Request
 
 _STAGE = "base"
+_PROBE_SECONDS = 10.0
 
 
 @contextlib.contextmanager
@@ -65,7 +66,7 @@ def extended(found: Found, request: Request, packages: Sequence[str], folder: Pa
                 files=(bake,),
                 target=_STAGE,
                 output=shop / "out",
-                secrets=_secrets(request.apt, shop),
+                secrets=_secrets(found, request, shop),
                 network=builder.network,
                 cached=True,
             )
@@ -102,16 +103,43 @@ def _bake_file(found: Found, request: Request, packages: Sequence[str], shop: Pa
     return path
 
 
-def _secrets(apt: Given | None, shop: Path) -> dict[str, Path]:
+def _secrets(found: Found, request: Request, shop: Path) -> dict[str, Path]:
     """Files for what must leave no trace; the engine reads them once and keeps nothing."""
-    texts = {"apt_sources": "".join(apt.sources.values()), "ca": "".join(apt.authority)} if apt else {}
-    found = {}
+    apt = request.apt
+    texts = {
+        "apt_sources": "".join((apt.sources if apt and apt.sources else _machines_sources(found)).values()),
+        "ca": "".join(apt.authority) if apt else "",
+        "proxy": _proxies(request),
+    }
+    written = {}
     for name, text in texts.items():
         if text:
-            found[name] = shop / name
-            found[name].touch(mode=0o600)
-            found[name].write_text(text)
-    return found
+            written[name] = shop / name
+            written[name].touch(mode=0o600)
+            written[name].write_text(text)
+    return written
+
+
+def _machines_sources(found: Found) -> dict[str, str]:
+    """This machine's own mirror, for a base of its own release; another base keeps to its own."""
+    host = bases.host()
+    if (found.facts.os_id, found.facts.os_version) != (host.id, host.version):
+        return {}
+    try:
+        return aptsources.own_sources(aptsources.read(mmdebstrap.ETC_APT), host)
+    except BaseImageError:
+        return {}
+
+
+def _proxies(request: Request) -> str:
+    """Lines `http=ADDRESS` and `https=ADDRESS`: apt's own settings, else the environment's."""
+    known = {
+        name: request.env.get(f"{name}_proxy") or request.env.get(f"{name}_proxy".upper()) for name in ("http", "https")
+    }
+    with contextlib.suppress(shell.ProgramMissingError):
+        dump = request.run(("apt-config", "dump"), timeout=_PROBE_SECONDS).stdout
+        known |= dict(re.findall(r'^Acquire::(https?)::Proxy "(http[^"]+)";$', dump, re.MULTILINE))
+    return "".join(f"{name}={address}\n" for name, address in known.items() if address)
 
 
 def _base(found: Found, request: Request, shop: Path) -> Base:
