@@ -42,20 +42,20 @@ RUN --mount=type=bind,source=docker/tools-in-image.sh,target=/run/docker/tools-i
 # ---- Wheels built from source
 
 FROM base AS build
-ARG BUILD_TOOLS
+ARG BUILD_TOOLS SOURCE_DATE_EPOCH
 RUN --mount=type=bind,source=docker/build-env.sh,target=/run/docker/build-env.sh \
     --mount=type=bind,from=tools,source=tools,target=/run/tools \
     --mount=type=secret,id=uv_toml --mount=type=secret,id=ca \
     REQUIREMENTS="${BUILD_TOOLS}" /run/docker/build-env.sh
 
 FROM build AS verl
-ARG SOURCE_DATE_EPOCH VERL_WHEEL_SHA256 VERL_STRIP
+ARG VERL_WHEEL_SHA256 VERL_STRIP
 RUN --mount=type=bind,source=docker/sources.sh,target=/run/docker/sources.sh \
     --mount=type=bind,from=verl-source,target=/run/source \
     STRIP="${VERL_STRIP}" /run/docker/sources.sh /run/source "${VERL_WHEEL_SHA256}"
 
 FROM build AS sdists
-ARG SOURCE_DATE_EPOCH SDISTS
+ARG SDISTS
 RUN --mount=type=bind,source=docker/sources.sh,target=/run/docker/sources.sh \
     --mount=type=secret,id=pip_conf --mount=type=secret,id=ca \
     /run/docker/sources.sh -
@@ -297,13 +297,13 @@ RUN --mount=type=bind,source=docker/toolchain.sh,target=/run/docker/toolchain.sh
     /run/docker/toolchain.sh /run/cuda /run/debs
 
 FROM toolchain AS compile
-ARG COMPILE_REQUIREMENTS
+ARG COMPILE_REQUIREMENTS SOURCE_DATE_EPOCH
 RUN --mount=type=bind,source=docker/build-env.sh,target=/run/docker/build-env.sh \
     --mount=type=bind,from=tools,source=tools,target=/run/tools \
     --mount=type=secret,id=uv_toml --mount=type=secret,id=ca \
     REQUIREMENTS="${COMPILE_REQUIREMENTS}" /run/docker/build-env.sh
 # What was compiled stays in a cache of BuildKit's, so that a stopped compile goes on.
-ARG SOURCE_DATE_EPOCH CUDA CUDA_ARCHS EXTENSION MAX_JOBS COMPILE_KEY
+ARG CUDA_ARCHS EXTENSION MAX_JOBS COMPILE_KEY
 RUN --mount=type=cache,target=/build,id=verlstack-compile-${COMPILE_KEY} \
     --mount=type=bind,source=docker/flash-attn.sh,target=/run/docker/flash-attn.sh \
     --mount=type=bind,source=docker/nvcc.py,target=/run/docker/nvcc.py \
