@@ -68,7 +68,7 @@ def _blob(layout: Path, entry: Mapping[str, Any], diff_id: str) -> Blob:
 
 
 def contexts(lock: Lock, shop: Workshop, folder: Path) -> dict[str, str]:
-    """Named contexts: `pip`, the lock's wheel of it, and `verl-source`, verl's release sdist unpacked.
+    """Named contexts: `pip`, the lock's wheel of it; `verl-source`, verl's release sdist unpacked; an empty `cuda`.
 
     Raises:
         LockError: the lock names no such source.
@@ -81,10 +81,12 @@ def contexts(lock: Lock, shop: Workshop, folder: Path) -> dict[str, str]:
         raise LockError("the lock names no pip or no source of verl", todo=f"run `verlstack lock {lock.stack}`")
     files = shop.fetch([pips[0], verls[0]])
     with storage_errors(folder):
-        (folder / "pip").mkdir()
+        for name in ("pip", "cuda"):
+            (folder / name).mkdir()
         (folder / "pip" / pips[0].filename).write_bytes(files[pips[0].sha256].read_bytes())
     verl = source.unpack(files[verls[0].sha256], folder / "verl")
-    return {"pip": str(folder / "pip"), "verl-source": str(verl)}
+    # `runtime` needs no CUDA image, but BuildKit would ask its registry all the same.
+    return {"pip": str(folder / "pip"), "verl-source": str(verl), "cuda": str(folder / "cuda")}
 
 
 def secrets(env: Mapping[str, str], folder: Path) -> dict[str, Path]:

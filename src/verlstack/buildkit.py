@@ -246,8 +246,10 @@ def _step(line: str) -> str | None:
 
 def failure(output: str, tail: Sequence[str], target: str) -> VerlstackError:
     """What a failed build means, with the stage that failed and its last lines."""
-    stage = re.search(r"^ > \[([^\]]+)\]", output, re.MULTILINE)
-    where = f"stage {stage[1]}" if stage else f"target {target}"
+    step = re.search(r"^ > \[([^\]]+)\]", output, re.MULTILINE)
+    where = f"target {target}"
+    if step:  # a Dockerfile of one stage has steps without its name
+        where = f"stage {step[1]}" if " " in step[1] else f"{where}, step {step[1]}"
     return trouble("\n".join(tail), where, "the build fails", kind="build")
 
 
