@@ -59,6 +59,7 @@ class Report:
         digest: of the composed image.
         builder: who built the other.
         files: how many paths the composed image has.
+        bytes: of its files, unpacked.
         differences: between the root trees, sorted by path.
         leftovers: what must not be in the built image.
     """
@@ -67,6 +68,7 @@ class Report:
     digest: str
     builder: str
     files: int
+    bytes: int
     rows: tuple[Row, ...]
     differences: tuple[Explained, ...]
     leftovers: tuple[Leftover, ...]
@@ -125,6 +127,7 @@ def by_buildkit(lock: Lock, shop: Workshop, layout: Path) -> Report:
         digest=digest,
         builder=f"BuildKit of Docker Engine {builder.engine}",
         files=len(composed.tree.nodes),
+        bytes=sum(node.size for node in composed.tree.nodes.values()),
         rows=rows,
         differences=explain.explain(trees.compare(composed.tree.nodes, built.tree.nodes), owners(composed, built)),
         leftovers=leftovers.find(built.tree.nodes),

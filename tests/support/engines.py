@@ -32,10 +32,16 @@ os.execvpe(sys.argv[2], sys.argv[2:], os.environ | {"LISTEN_FDS": "1", "LISTEN_P
 """
 
 
-def docker() -> dict[str, str]:
-    """Environment of the engine that the user names, or that docker/engine.sh has started; skips without one."""
+def docker(*, start: bool = False) -> dict[str, str]:
+    """Environment of the engine that the user names, or that docker/engine.sh has started; skips without one.
+
+    Args:
+        start: as root, start one where none runs.
+    """
     if "DOCKER_HOST" in os.environ:
         return {k: v for k, v in os.environ.items() if k.startswith("DOCKER_")}
+    if start and os.geteuid() == 0:
+        subprocess.run([SCRIPT, "start"], check=True)
     lines = subprocess.run([SCRIPT, "env"], capture_output=True, text=True, check=False)
     if lines.returncode:
         pytest.skip("no container engine runs here: docker/engine.sh start")

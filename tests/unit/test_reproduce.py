@@ -119,7 +119,7 @@ def test_what_our_format_has_not_is_said(tmp_path):
 def test_nothing_at_all_may_differ(part):
     good = reproduce.Row(layer="x", composed="a", built="a")
     report = {"rows": (good,), "differences": (), "leftovers": ()}
-    facts = {"stack": "s", "digest": "d", "builder": "b", "files": 1, "seconds": 0.0}
+    facts = {"stack": "s", "digest": "d", "builder": "b", "files": 1, "bytes": 1, "seconds": 0.0}
     assert reproduce.Report(**report, **facts).identical
     report[part] += (reproduce.Row(layer="x", composed="a", built=None),)
     assert not reproduce.Report(**report, **facts).identical
@@ -196,7 +196,7 @@ def test_the_verdict_is_printed_and_is_json(capsys):
     from verlstack.cli import reproduce as verb
 
     row = reproduce.Row(layer="torch", composed="sha256:" + "a" * 64, built=None, note="missing")
-    facts = {"stack": "s", "digest": "sha256:d", "builder": "b", "files": 1, "seconds": 1.0}
+    facts = {"stack": "s", "digest": "sha256:d", "builder": "b", "files": 1, "bytes": 1, "seconds": 1.0}
     report = reproduce.Report(rows=(row,), differences=(), leftovers=(), **facts)
     verb._print(report)
     out = capsys.readouterr().out

@@ -60,10 +60,9 @@ def _print(report: Report) -> None:
         print(f"{left.path} must not be in an image: {left.why}")
     verdict = "identical" if report.identical else "NOT identical"
     print(f"\n{report.stack}  {report.digest}  and the image of {report.builder}: {verdict}")
-    print(
-        f"{report.files} paths, {len(report.differences)} of them differ, {len(report.leftovers)} left over;"
-        f" {report.seconds:.0f} s"
-    )
+    size = f"{report.files} paths, {report.bytes / 1e9:.2f} GB unpacked"
+    found = f"{len(report.differences)} paths differ, {len(report.leftovers)} left over"
+    print(f"{size}; {found}; {report.seconds:.0f} s")
 
 
 def _short(diff_id: str | None) -> str:
