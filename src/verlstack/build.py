@@ -105,8 +105,6 @@ def build(
     tag = stack.tag(without=stack.flash_attn if missing else None) + ("-fast" if fast else "")
     layout = dist / (f"{stack.name}-fast" if fast else stack.name)
     oci.write_layout(image, layout, tag=tag)
-    if missing:
-        shop.progress.say(missing.line)
     return Report(
         stack=stack.name,
         tag=tag,
@@ -248,7 +246,7 @@ def _image(stack: Stack, lock: Lock, base: Base, layers: Sequence[Finished], *, 
 
 def _labels(stack: Stack, lock: Lock, base: Base, *, fast: bool, complete: bool) -> dict[str, str]:
     labels = {
-        "org.opencontainers.image.title": f"verlstack {stack.tag}",
+        "org.opencontainers.image.title": f"verlstack {stack.tag(without=None if complete else stack.flash_attn)}",
         "org.opencontainers.image.description": stack.title,
         "org.opencontainers.image.version": stack.verl.version,
         "org.opencontainers.image.source": stack.verl.repository,

@@ -3,6 +3,7 @@
 Layout below the root (VERLSTACK_CACHE, else XDG_CACHE_HOME/verlstack, else ~/.cache/verlstack):
 `files/SHA256/NAME` downloads · `built/KEY/` wheels built from source · `tools/KEY/` what they were built with ·
 `layers/KEY.{blob,json}` finished layers · `compiled/KEY/SHA256.json` what compiled wheels were made with ·
+`symbols/` what libraries define that those link to ·
 `bases/KEY/` base images · `parts/` downloads to resume · `verlstack-tmp/` what is being written · `locks/`.
 """
 

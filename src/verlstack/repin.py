@@ -68,7 +68,7 @@ def edit(text: str, table: str, values: Mapping[str, Value], *, where: str) -> s
         start = next(
             n for n, line in enumerate(lines) if re.fullmatch(rf"\[{re.escape(table)}\]\s*(#.*)?", line.rstrip())
         )
-        for key, value in values.items():
+        for key, value in reversed(list(values.items())):  # new lines go below the header, one above the other
             _set(lines, start, key, f"{key} = {json.dumps(value, ensure_ascii=False)}")
         changed = "".join(lines)
         sound = tomllib.loads(changed) == _expected(tomllib.loads(text), table, values)

@@ -152,6 +152,8 @@ def _build(arguments: argparse.Namespace) -> int:
         print(canonical.dumps(report).decode())
     else:
         _table(report)
+    if report.without:
+        print(report.without, file=sys.stderr)  # last, so that it is seen
     return 0
 
 

@@ -96,5 +96,5 @@ def _told(path: Path) -> tuple[str, Cost]:
             table: dict[str, Any] = json.loads(f.read(_MOST))
         cost = Cost(seconds=float(table["seconds"]), peak_mib=float(table["peak_mib"]), jobs=int(table["jobs"]))
         return str(table["compiler"]), cost
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return "unknown", Cost()

@@ -143,7 +143,8 @@ def _from_registry(repository: str, wheel: Artifact, env: Mapping[str, str], par
     with Client(ref, stored=reference.credentials(ref.host, config), timeout=_IMPATIENT, attempts=2) as client:
         try:
             client.blob(ref.digest, wheel.size or 0, part, lambda _: None)
-        except (requests.RequestException, ValueError) as e:  # a redirect or a token answer that makes no sense
+        # a redirect that leads nowhere, a token that is no JSON
+        except (requests.RequestException, ValueError, RecursionError) as e:
             raise FetchError(f"the registry's answer makes no sense ({type(e).__name__})") from None
 
 

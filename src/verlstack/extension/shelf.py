@@ -102,7 +102,7 @@ def _read(path: Path) -> Shelved | None:
         facts = table["facts"]
         lists = {name: tuple(map(str, facts[name])) for name in ("cuda_archs", "flags")}
         note = Shelved(**table | {"facts": Facts(**facts | lists), "cost": Cost(**table["cost"])})
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     named = (note.facts.key, f"{note.sha256}.json") == (path.parent.name, path.name)
     safe = isinstance(note.wheel, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+!-]*", note.wheel)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verlstack import plan
+from verlstack.cache import storage_errors
 from verlstack.extension import find, gate, key, shelf, system
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from verlstack.lockfile import Lock
     from verlstack.pins import Stack
     from verlstack.workshop import Workshop
@@ -61,16 +62,18 @@ def require(path: Path, stack: Stack, lock: Lock, shop: Workshop) -> None:
         StorageError: the disk is full, read-only or forbidden.
     """
     linked = shop.fetch([w for w in lock.wheels if w.project == "torch" or w.project.startswith("nvidia-")])
-    with tempfile.TemporaryDirectory(prefix="gate-", dir=shop.cache.tmp) as scratch:
-        against = gate.Against(
-            python=lock.python,
-            tags=frozenset(plan.tags(lock.python, stack.platform)),
-            wheels=tuple(linked.values()),
-            base=system.of_platform(stack.platform),  # not the base at hand: the wheel's layer goes onto any
-            archs=lock.extension.cuda_archs,
-            scratch=Path(scratch),
-        )
-        gate.require(path, against)
+    notes = shop.cache.root / "symbols"
+    with storage_errors(notes):
+        notes.mkdir(exist_ok=True)
+    against = gate.Against(
+        python=lock.python,
+        tags=frozenset(plan.tags(lock.python, stack.platform)),
+        wheels=linked,
+        base=system.of_platform(stack.platform),  # not the base at hand: the wheel's layer goes onto any
+        archs=lock.extension.cuda_archs,
+        notes=notes,
+    )
+    gate.require(path, against)
 
 
 def _unpinned(stack: Stack, lock: Lock, shop: Workshop) -> Absence:
