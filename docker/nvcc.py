@@ -37,7 +37,7 @@ def main() -> int:
     started = time.monotonic()
     status = subprocess.run([NVCC, *arguments(given, os.environ["CUDA_ARCHS"].split())], check=False).returncode
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024  # of the largest process; Linux counts in KiB
-    source = Path(given[given.index("-c") + 1]).name
+    source = next(Path(word).name for word in given if word.endswith((".cu", ".cpp")))  # torch writes `-c -c` before it
     with Path(os.environ["COMPILE_LOG"]).open("a", encoding="utf-8") as log:
         log.write(f"{source}\t{time.monotonic() - started:.1f} s\t{peak:.0f} MiB\t{status}\n")
     return status if status >= 0 else 128 - status
