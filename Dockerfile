@@ -309,7 +309,7 @@ RUN --mount=type=cache,target=/build,id=verlstack-compile-${COMPILE_KEY} \
     --mount=type=bind,source=docker/nvcc.py,target=/run/docker/nvcc.py \
     --mount=type=bind,from=extension-source,target=/run/source \
     --mount=type=secret,id=pip_conf --mount=type=secret,id=ca \
-    /run/docker/flash-attn.sh /run/source /out
+    /run/docker/flash-attn.sh /run/source /build /out
 
 FROM scratch AS flash-attn
 COPY --from=compile /out/ /

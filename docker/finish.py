@@ -2,9 +2,9 @@
 
     PYTHONHASHSEED=0 python -S -s -B finish.py ROOT X.Y
 
-ROOT holds one layer's files, as they will lie below /. Runs inside the Dockerfile's `layer-…` stages with the stack's own
-Python and its standard library. It shares no code with the composer but the bytecode compiler (pyc_worker.py), which
-lies beside it: two builders that agree must not be one.
+ROOT holds one layer's files, as they will lie below /. Runs inside the Dockerfile's `layer-…` stages with the stack's
+own Python and its standard library. It shares no code with the composer but the bytecode compiler (pyc_worker.py),
+which lies beside it: two builders that agree must not be one.
 """
 
 import base64

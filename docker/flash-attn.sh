@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
 # Compiles a CUDA extension from its source archive into one wheel; the Dockerfile's stage `compile` runs it.
 #
-#   flash-attn.sh SOURCE OUT
+#   flash-attn.sh SOURCE BUILD OUT
 #
 # SOURCE holds the archive, or nothing: then EXTENSION (`name==version --hash=sha256:…`) is had from the index.
 # Environment: CUDA_HOME; CUDA_ARCHS, "8.0 9.0"; SOURCE_DATE_EPOCH; MAX_JOBS, or nothing. Secrets pip_conf and ca, if given.
-# The source is unpacked and compiled in /build, always: paths end up in the objects. What was compiled stays in /build,
-# so a compile that was stopped goes on with the file it was at (ninja compares commands and times).
+# BUILD is always the same folder, for paths end up in the objects. What was compiled stays there, so that a compile that
+# was stopped goes on with the file it was at (ninja compares commands and times).
 set -euo pipefail
 umask 022
-export LC_ALL=C.UTF-8 TZ=UTC PYTHONHASHSEED=0 HOME=/build TMPDIR=/tmp
+readonly source=$1 build=$2 out=$3
+export LC_ALL=C.UTF-8 TZ=UTC PYTHONHASHSEED=0 HOME=$build TMPDIR=/tmp
 export PIP_CONFIG_FILE=/dev/null PIP_DISABLE_PIP_VERSION_CHECK=1
 here=$(dirname -- "$(readlink -f -- "$0")")
-readonly here source=$1 out=$2 build=/build
+readonly here
 readonly job_mib=6000 # measured: 5903 MiB for the largest file of flash-attn 2.5.9.post1, one architecture
 
 fail() { # WHAT DO
@@ -56,6 +57,8 @@ for arch in $CUDA_ARCHS; do
 		"correct cuda_archs in constraints/stacks.toml"
 done
 
+MAX_JOBS=$(jobs)
+
 mkdir -p "$build/sdist" "$build/bin" "$out"
 if [[ -z $(find "$source" -name '*.tar.gz' -print -quit) ]]; then
 	[[ ! -s /run/secrets/pip_conf ]] || PIP_CONFIG_FILE=/run/secrets/pip_conf
@@ -77,7 +80,6 @@ tar -xzf "${archives[0]}" --no-same-owner
 folder=$(tar -tzf "${archives[0]}" | cut -d/ -f1 | sort -u)
 [[ -f $folder/setup.py ]] || fail "the source archive has no single folder with a setup.py" "is it an sdist?"
 
-MAX_JOBS=$(jobs)
 ln -sf /bin/true "$build/bin/git"
 export MAX_JOBS PYTORCH_NVCC=$here/nvcc.py COMPILE_LOG=$build/compile.log PATH=$build/bin:$PATH
 export FLASH_ATTENTION_FORCE_BUILD=TRUE # else its setup.py looks for a wheel on the network and takes it unseen

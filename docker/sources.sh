@@ -10,7 +10,6 @@ umask 022
 readonly python=/opt/verl/bin/python from=$1 wanted=${2-}
 export TZ=UTC LC_ALL=C.UTF-8 PYTHONHASHSEED=0 HOME=/build PIP_CONFIG_FILE=/dev/null PIP_DISABLE_PIP_VERSION_CHECK=1
 [[ ! -s /run/secrets/ca ]] || export PIP_CERT=/run/secrets/ca
-mkdir -p /build /out
 
 fail() { # WHAT DO
 	printf 'sources: error: %s\n  do:    %s\n' "$1" "$2" >&2
@@ -18,6 +17,7 @@ fail() { # WHAT DO
 }
 
 if [[ $from == - ]]; then
+	mkdir -p /build /out
 	[[ -n ${SDISTS-} ]] || exit 0 # everything in this lock is a wheel
 	[[ ! -s /run/secrets/pip_conf ]] || PIP_CONFIG_FILE=/run/secrets/pip_conf
 	printf '%s\n' "$SDISTS" >/build/sdists.txt
@@ -27,6 +27,7 @@ fi
 
 [[ -e $from/setup.py || -e $from/pyproject.toml ]] || fail "the context verl-source holds no Python project" \
 	"give the tag's tree: --set '*.contexts.verl-source=DIR'"
+mkdir -p /build /out
 cp -r "$from" /build/source
 for name in ${STRIP-}; do rm -rf "/build/source/${name:?}"; done
 cd /build/source

@@ -1,4 +1,4 @@
-"""The Dockerfile and the lock agree: each layer has its stage, no version stands in it, the environment is the pins'."""
+"""Dockerfile and lock agree: each layer has its stage, no version stands in it, the environment is that of the pins."""
 
 import json
 import re

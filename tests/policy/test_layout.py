@@ -45,7 +45,8 @@ BOTTOM = {
         "progress",
     ),
     "base.elf",
-    *("extension", "extension.pin"),
+    *("extension", "extension.pin", "extension.elf_file", "extension.elf_symbols", "extension.fatbin"),
+    *("extension.mangled", "extension.finding"),
 }
 ONLY_ERRORS = {"shell", "engine"}  # leaves, passed in
 ALONE = {"errors", "canonical", "base.elf", "progress", "verltags", "pyc_worker", "schema"}

@@ -26,7 +26,8 @@ DEMO = Wheel(
         "demo-1.0.data/scripts/shell": b"#!/bin/sh\necho hello\n",
     },
     modes={"demo/tool": EXECUTABLE},
-    entry_points="[console_scripts]\ndemo = demo.cli:App.run\nDemo-Two = demo.cli:two [x]\n[gui_scripts]\nwindow=demo:w\n",
+    entry_points="[console_scripts]\ndemo = demo.cli:App.run\nDemo-Two = demo.cli:two [x]\n"
+    "[gui_scripts]\nwindow=demo:w\n",
 )
 
 

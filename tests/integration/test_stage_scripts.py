@@ -1,0 +1,173 @@
+"""The scripts of the Dockerfile's compile stages say clearly what is wrong; programs that take hours are stand-ins."""
+
+import io
+import os
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+DOCKER = Path(__file__).parents[2] / "docker"
+KNOWN = "sm_50 sm_60 sm_70 sm_80 sm_90"
+
+
+def program(folder, name, text):
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def sdist(folder, name="demo-1.0", files=("setup.py",)):
+    folder.mkdir(exist_ok=True)
+    with tarfile.open(folder / f"{name}.tar.gz", "w:gz") as archive:
+        for file in files:
+            info = tarfile.TarInfo(f"{name}/{file}" if "/" not in file else file)
+            archive.addfile(info, io.BytesIO())
+
+
+@pytest.fixture
+def compile_it(tmp_path):
+    """Runs flash-attn.sh where torch knows KNOWN, nvcc is 12.1, and pip does what `pip` says."""
+    cuda = tmp_path / "cuda"
+    program(cuda / "bin", "nvcc", 'echo "Cuda compilation tools, release 12.1, V12.1.105"')
+    sdist(tmp_path / "source")
+
+    def run(*, pip="exit 0", ninja=True, source="source", **env):
+        program(tmp_path / "bin", "python", f'case $* in *torch*) echo "{KNOWN}";; *) {pip};; esac')
+        program(tmp_path / "bin", "ninja", "exit 0")
+        words = [DOCKER / "flash-attn.sh", tmp_path / source, tmp_path / "build", tmp_path / "out"]
+        env = {"CUDA_HOME": str(cuda), "CUDA_ARCHS": "8.0 9.0", "EXTENSION": "demo==1.0"} | env
+        path = f"{tmp_path / 'bin'}:/usr/bin:/bin" if ninja else str(without(tmp_path / "bin", "ninja"))
+        return subprocess.run(words, env={"PATH": path} | env, capture_output=True, text=True, timeout=60)
+
+    return run
+
+
+def without(folder, *names):
+    """A PATH of one folder: what is there, and the machine's programs but for these."""
+    for path in Path("/usr/bin").iterdir():
+        if path.name not in names and not (folder / path.name).exists():
+            (folder / path.name).symlink_to(path)
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
+    return folder
+
+
+def test_a_compile_hands_on_its_log(compile_it, tmp_path):
+    done = compile_it(pip='echo "MAX_JOBS=$MAX_JOBS"; echo "one file" >> "$COMPILE_LOG"')
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "compile.log").read_text() == "one file\n"
+    assert "compiling demo-1.0 for 8.0 9.0 with nvcc 12.1" in done.stdout
+    cores = len(os.sched_getaffinity(0))
+    assert 1 <= int(done.stdout.partition("MAX_JOBS=")[2].split()[0]) <= cores
+
+
+@pytest.mark.parametrize(
+    ("settings", "says", "do"),
+    [
+        ({"CUDA_ARCHS": ""}, "the list of architectures is empty", "set cuda_archs"),
+        ({"CUDA_ARCHS": "sm_80"}, "CUDA_ARCHS=sm_80 is no list", "correct cuda_archs"),
+        ({"CUDA_ARCHS": "8.0;9.0"}, "is no list", "correct cuda_archs"),
+        ({"CUDA_ARCHS": "8.0 12.0"}, "torch itself has no code for architecture 12.0; it has: sm_50", "correct"),
+        ({"MAX_JOBS": "many"}, "MAX_JOBS=many is no number of jobs", "give 1 or more"),
+        ({"MAX_JOBS": "0"}, "MAX_JOBS=0 is no number of jobs", "give 1 or more"),
+        ({"MAX_JOBS": "9999"}, r"MAX_JOBS=9999 needs 59994000 MiB of memory", "give at most"),
+        ({"ninja": False}, "ninja is missing", "flash_attn.build_tools"),
+        ({"pip": "echo 'nvcc error: cicc died due to signal 9'; exit 1"}, "killed for lack of memory", "MAX_JOBS=1"),
+        ({"pip": "echo 'error: identifier is undefined'; exit 3"}, "failed with exit status 3", "compiler's words"),
+        ({"source": "two"}, "there are 2 source archives instead of one", "the one that the lock names"),
+        ({"source": "flat"}, "has no single folder with a setup.py", "is it an sdist"),
+    ],
+)
+def test_what_is_wrong_is_said(compile_it, tmp_path, settings, says, do):
+    for name in ("demo-1.0", "demo-2.0"):
+        sdist(tmp_path / "two", name)
+    sdist(tmp_path / "flat", files=("a/x", "b/y"))
+    done = compile_it(**settings)
+    assert done.returncode == 1
+    assert says in done.stderr, done.stderr
+    assert do in done.stderr.partition("  do:    ")[2]
+    assert not list((tmp_path / "out").glob("*.whl"))
+
+
+def test_what_was_compiled_is_kept(compile_it, tmp_path):
+    """A compile that was killed goes on: the second unpacking leaves objects and times alone."""
+    assert compile_it(pip="mkdir -p build; echo object > build/x.o; echo Killed; exit 137").returncode == 1
+    kept = tmp_path / "build" / "demo-1.0" / "build" / "x.o"
+    before = kept.stat().st_mtime_ns, (kept.parents[1] / "setup.py").stat().st_mtime_ns
+    assert compile_it(pip='echo again >> "$COMPILE_LOG"').returncode == 0
+    assert (kept.stat().st_mtime_ns, (kept.parents[1] / "setup.py").stat().st_mtime_ns) == before
+
+
+@pytest.fixture
+def toolchain(tmp_path):
+    """Runs toolchain.sh in a root of its own: only what it writes to /usr/local is redirected."""
+
+    def run(releases, cuda="12.1", gpp=True):
+        kits = tmp_path / "local"
+        kits.mkdir()
+        for release in releases:
+            text = f'echo "Cuda compilation tools, release {release}, V{release}.1"'
+            program(kits / f"cuda-{release}" / "bin", "nvcc", text)
+        for name in ("cp", "ln", "dpkg", "apt-get"):
+            program(tmp_path / "bin", name, f'echo "{name} $*"')
+        if gpp:
+            program(tmp_path / "bin", "g++", "echo g++ 12")
+        env = {
+            "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin" if gpp else str(without(tmp_path / "bin", "g++")),
+            "CUDA": cuda,
+        }
+        words = ["/bin/bash", DOCKER / "toolchain.sh", kits, tmp_path / "debs"]
+        return subprocess.run(words, env=env, capture_output=True, text=True, timeout=60)
+
+    return run
+
+
+def test_the_stacks_own_cuda_is_taken_without_a_word(toolchain):
+    done = toolchain(["12.1"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "cp -a" in done.stdout
+
+
+def test_another_minor_release_is_a_warning(toolchain):
+    done = toolchain(["12.4"])
+    assert done.returncode == 0
+    assert done.stderr == (
+        "toolchain: warning: nvcc is of CUDA 12.4, the stack of CUDA 12.1; same major, so its code loads\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("releases", "says"),
+    [
+        (["13.0"], "nvcc is of CUDA 13.0, the stack of CUDA 12.1: another major version"),
+        (["11.8"], "another major version"),
+        ([], "has 0 folders /usr/local/cuda-X.Y instead of one"),
+        (["12.1", "12.4"], "has 2 folders"),
+    ],
+)
+def test_a_toolkit_that_does_not_fit(toolchain, releases, says):
+    done = toolchain(releases)
+    assert done.returncode == 1
+    assert says in done.stderr
+    assert "  do:    give" in done.stderr
+    assert "cp -a" not in done.stdout
+
+
+def test_gpp_comes_from_given_packages_or_from_the_bases_archive(toolchain, tmp_path):
+    (tmp_path / "debs").mkdir()
+    (tmp_path / "debs" / "g++.deb").touch()
+    done = toolchain(["12.1"], gpp=False)
+    assert "apt-get" not in done.stdout
+    assert "cp -a" in done.stdout
+
+
+def test_verls_wheel_must_be_the_locks(tmp_path):
+    """A moved tag, or a changed source, does not get into the image."""
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "setup.py").touch()
+    done = subprocess.run([DOCKER / "sources.sh", tmp_path / "nothing", "0" * 64], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "holds no Python project" in done.stderr
