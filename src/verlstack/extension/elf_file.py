@@ -105,9 +105,12 @@ def string(table: bytes, at: int) -> str:
     """The name that begins at `at` in a string table.
 
     Raises:
-        BadElfError: it lies outside, or has no end.
+        BadElfError: it lies outside, has no end, or would speak to a terminal.
     """
     end = table.find(b"\0", at, at + MOST_NAME)
     if at >= len(table) or end < 0:
         raise BadElfError("a name has no end")
-    return table[at:end].decode("utf-8", "backslashreplace")
+    text = table[at:end].decode("utf-8", "backslashreplace")
+    if not text.isprintable():
+        raise BadElfError("a name holds control characters")
+    return text
