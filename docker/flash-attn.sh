@@ -85,7 +85,7 @@ export MAX_JOBS PYTORCH_NVCC=$here/nvcc.py COMPILE_LOG=$build/compile.log PATH=$
 export FLASH_ATTENTION_FORCE_BUILD=TRUE # else its setup.py looks for a wheel on the network and takes it unseen
 nvcc=$("$CUDA_HOME/bin/nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')
 echo "flash-attn: compiling $folder for $CUDA_ARCHS with nvcc $nvcc, $MAX_JOBS jobs"
-status=0
+started=$SECONDS status=0
 (cd "$folder" && exec python -m pip wheel --no-build-isolation --no-deps --no-index --no-cache-dir --verbose --wheel-dir "$out" .) \
 	2>&1 | tee "$build/pip.log" || status=$?
 if ((status)); then
@@ -95,4 +95,8 @@ if ((status)); then
 	fi
 	fail "the compile failed with exit status $status" "read the compiler's words above; what was compiled is kept"
 fi
-cp "$COMPILE_LOG" "$out/compile.log"
+full=$("$CUDA_HOME/bin/nvcc" --version | sed -n 's/.*, V\([0-9.]*\).*/\1/p')
+peak=$(awk -F '\t' '{ sub(/ MiB/, "", $3); if ($3 + 0 > most) most = $3 + 0 } END { print most + 0 }' "$COMPILE_LOG")
+printf '{"compiler": "nvcc %s, g++ %s", "seconds": %d, "peak_mib": %d, "jobs": %d}\n' \
+	"$full" "$(g++ -dumpfullversion)" $((SECONDS - started)) "$peak" "$MAX_JOBS" >"$out/compile.json"
+cp "$COMPILE_LOG" "$out/compile.log" # a line a file: name, seconds, memory of the largest process, exit status

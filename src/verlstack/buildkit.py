@@ -41,6 +41,12 @@ _KINDS: dict[str, type[VerlstackError]] = {
     "base": BaseImageError,
 }
 Network = Literal["default", "host"]
+Form = Literal["oci", "local"]
+_FORMS: dict[Form, str] = {
+    "oci": "type=oci,tar=false,compression=uncompressed,force-compression=true",
+    "local": "type=local",
+}
+BAKE = "docker/docker-bake.hcl"  # in a checkout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +76,9 @@ class Request:
         target: what to build.
         contexts: named contexts of every target: folders, `oci-layout://…`, `docker-image://…`.
         secrets: id → file, for every target; the build's cache and the image never hold them.
-        output: folder for an OCI layout with uncompressed layers.
+        output: folder for the result.
+        form: `oci`: an OCI layout with uncompressed layers; `local`: the target's files.
+        arguments: of the target, over those of the bake files.
         cached: reuse what BuildKit has.
         network: of the build steps.
     """
@@ -79,6 +87,8 @@ class Request:
     files: tuple[Path, ...]
     target: str
     output: Path
+    form: Form = "oci"
+    arguments: Mapping[str, str] = field(default_factory=dict)
     contexts: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, Path] = field(default_factory=dict)
     cached: bool = False
@@ -168,9 +178,13 @@ def command(request: Request, extra: Sequence[Path] = ()) -> list[str]:
         request: what to build.
         extra: bake files below all others.
     """
-    output = f"type=oci,tar=false,compression=uncompressed,force-compression=true,{_field('dest', request.output)}"
+    how = (
+        "type=oci,tar=false,compression=uncompressed,force-compression=true" if request.form == "oci" else "type=local"
+    )
+    output = f"{how},{_field('dest', request.output)}"
     sets = [f"*.contexts.{name}={value}" for name, value in sorted(request.contexts.items())]
     sets += [f"*.secrets=id={name},{_field('src', path)}" for name, path in sorted(request.secrets.items())]
+    sets += [f"{request.target}.args.{name}={value}" for name, value in sorted(request.arguments.items())]
     sets.append(f"{request.target}.output={output}")
     words = ["docker", "buildx", "bake", "--progress=plain", *([] if request.cached else ["--no-cache"])]
     words += [word for path in (*extra, *request.files) for word in ("--file", str(path))]
@@ -239,8 +253,8 @@ def _on_host_network(
 
 
 def _step(line: str) -> str | None:
-    """`[stage 1/2] RUN …` of a line that starts a step of the Dockerfile."""
-    match = re.match(r"#\d+ (\[(?!internal\]|auth\]|context )[^\]]+\] .+)", line)
+    """`[stage 1/2] RUN …` of a line that starts a step of the Dockerfile, or `[3/49] …` of one that ninja prints."""
+    match = re.match(r"#\d+ (?:\d+\.\d+ +(?=\[\d+/\d+\]))?(\[(?!internal\]|auth\]|context )[^\]]+\] .+)", line)
     return match[1] if match else None
 
 

@@ -118,6 +118,7 @@ def uv_environment(index: Index, env: Mapping[str, str]) -> dict[str, str]:
 
 
 def ca_bundle(index: Index, env: Mapping[str, str]) -> str | None:
+    """The CA bundle that the user's environment names, else pip's configuration; None where neither does."""
     named = (env.get(k) for k in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT"))
     return next((path for path in (*named, index.cert, env.get("SSL_CERT_FILE")) if path), None)
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from verlstack.workshop import Workshop
 
 _TARGET = "runtime"
-_BAKE = "docker/docker-bake.hcl"  # beside the pins' folder
 _NAME = "verlstack: "  # before a layer's name in our history
 
 
@@ -144,7 +143,7 @@ def _build(lock: Lock, shop: Workshop, layout: Path, builder: Builder, folder: P
     os = buildinputs.base_layout(layout, below, folder / "os", epoch=lock.epoch)
     request = buildkit.Request(
         folder=shop.constraints.parent,
-        files=(shop.constraints.parent / _BAKE, shop.constraints / f"{lock.stack}.bake.json"),
+        files=(shop.constraints.parent / buildkit.BAKE, shop.constraints / f"{lock.stack}.bake.json"),
         target=_TARGET,
         output=folder / "image",
         contexts={"os": os, **buildinputs.contexts(lock, shop, folder)},

@@ -1,6 +1,7 @@
 """The scripts of the Dockerfile's compile stages say clearly what is wrong; programs that take hours are stand-ins."""
 
 import io
+import json
 import os
 import subprocess
 import tarfile
@@ -37,6 +38,7 @@ def compile_it(tmp_path):
     def run(*, pip="exit 0", ninja=True, source="source", **env):
         program(tmp_path / "bin", "python", f'case $* in *torch*) echo "{KNOWN}";; *) {pip};; esac')
         program(tmp_path / "bin", "ninja", "exit 0")
+        program(tmp_path / "bin", "g++", "echo 12.2.0")
         words = [DOCKER / "flash-attn.sh", tmp_path / source, tmp_path / "build", tmp_path / "out"]
         env = {"CUDA_HOME": str(cuda), "CUDA_ARCHS": "8.0 9.0", "EXTENSION": "demo==1.0"} | env
         path = f"{tmp_path / 'bin'}:/usr/bin:/bin" if ninja else str(without(tmp_path / "bin", "ninja"))
@@ -56,9 +58,12 @@ def without(folder, *names):
 
 
 def test_a_compile_hands_on_its_log(compile_it, tmp_path):
-    done = compile_it(pip='echo "MAX_JOBS=$MAX_JOBS"; echo "one file" >> "$COMPILE_LOG"')
+    lines = "a.cu\\t9.0 s\\t5903 MiB\\t0\\nb.cu\\t2.0 s\\t800 MiB\\t0\\n"
+    done = compile_it(pip=f'echo "MAX_JOBS=$MAX_JOBS"; printf "{lines}" >> "$COMPILE_LOG"')
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "out" / "compile.log").read_text() == "one file\n"
+    assert (tmp_path / "out" / "compile.log").read_text().startswith("a.cu\t9.0 s\t")
+    told = json.loads((tmp_path / "out" / "compile.json").read_text())
+    assert (told["peak_mib"], told["compiler"]) == (5903, "nvcc 12.1.105, g++ 12.2.0")
     assert "compiling demo-1.0 for 8.0 9.0 with nvcc 12.1" in done.stdout
     cores = len(os.sched_getaffinity(0))
     assert 1 <= int(done.stdout.partition("MAX_JOBS=")[2].split()[0]) <= cores

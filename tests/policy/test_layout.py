@@ -19,6 +19,7 @@ TOP = {"__main__", "cli", *(f"cli.{verbs}" for verbs in ("common", "base", "flas
 VERBS = {
     *("base.assemble", "base.show", "base.diff", "base.use"),
     "repin",
+    "compiling",
     "lock",
     "check",
     "build",

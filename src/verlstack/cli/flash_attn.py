@@ -12,19 +12,25 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
+    from verlstack.extension.shelf import Shelved
+
 
 def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser], common: argparse.ArgumentParser) -> None:
     """Add the verbs to the parser."""
-    group = verbs.add_parser("flash-attn", help="the compiled flash-attn wheel: show, add, pin")
+    group = verbs.add_parser("flash-attn", help="the compiled flash-attn wheel: compile, show, add, pin")
     actions = group.add_subparsers(title="actions", required=True, metavar="ACTION")
     show = actions.add_parser("show", parents=[common], help="what is pinned, and where its wheel is found")
     add = actions.add_parser("add", parents=[common], help="gate a compiled wheel, put it into the cache")
     pin = actions.add_parser("pin", parents=[common], help="put a compiled wheel into the pins and the lock")
+    compile_ = actions.add_parser("compile", parents=[common], help="compile it in a container engine, then add it")
+    compile_.add_argument(
+        "--base", help="debian: bootstrap, with nvcc from Debian's archive (default: the images that the pins name)"
+    )
     add.add_argument("wheel", type=Path, metavar="WHEEL", help="the file")
     pin.add_argument(
         "wheel", metavar="SHA256|WHEEL", help="a hash that `add` or `show` printed, or a file to add first"
     )
-    for verb, run in ((show, _show), (add, _add), (pin, _pin)):
+    for verb, run in ((compile_, _compile), (show, _show), (add, _add), (pin, _pin)):
         verb.add_argument("stack", nargs="?", default="cu121", help="a [stack.NAME] of stacks.toml (default: cu121)")
         verb.set_defaults(verb=run)
 
@@ -39,13 +45,31 @@ def _show(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _compile(arguments: argparse.Namespace) -> int:
+    from verlstack import compiling, lockfile  # noqa: PLC0415
+
+    with workshop(arguments) as (stack, shop):
+        lock = lockfile.load(shop.constraints, stack)
+        note = compiling.compile_wheel(stack, lock, shop, base=arguments.base, jobs=arguments.jobs)
+    _print(arguments, note, lambda: _added(note))
+    return 0
+
+
+def _added(note: Shelved) -> str:
+    lines = [f"{note.sha256}  {note.wheel}", f"{note.size / 1e6:.1f} MB, key {note.facts.key}"]
+    cost = note.cost
+    if cost.seconds and cost.peak_mib:
+        lines.append(f"{cost.seconds / 60:.0f} min, {cost.jobs} jobs, at most {cost.peak_mib:.0f} MiB each")
+    return "\n".join(lines)
+
+
 def _add(arguments: argparse.Namespace) -> int:
     from verlstack import lockfile  # noqa: PLC0415
     from verlstack.extension import add  # noqa: PLC0415
 
     with workshop(arguments) as (stack, shop):
         note = add.add(arguments.wheel, stack, lockfile.load(shop.constraints, stack), shop)
-    _print(arguments, note, lambda: f"{note.sha256}  {note.wheel}\nkey {note.facts.key}")
+    _print(arguments, note, lambda: _added(note))
     return 0
 
 
