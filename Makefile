@@ -34,6 +34,14 @@ lock-tools: tools ## renew constraints/tools.txt from tools.in
 bench: tools host-tools ## compare with a plain BuildKit build of the same closure (needs root, 30 GB, 13 minutes)
 	$(BIN)/python benchmarks/compose_vs_buildkit.py
 
+.PHONY: engine
+engine: ## start a private Docker engine on Debian 12 or 13 (root); it says how to use it
+	docker/engine.sh start
+
+.PHONY: engine-stop
+engine-stop: ## stop it; its images stay in /var/lib/verlstack-engine
+	docker/engine.sh stop
+
 .PHONY: tools
 tools: .venv/ready ## .venv with the tools of constraints/tools.txt
 

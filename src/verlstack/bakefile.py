@@ -83,9 +83,7 @@ def _arguments(stack: Stack, lock: Lock, uv: str, torch: Sequence[str]) -> dict[
         needed = [lines[name] for name in torch if name not in tools]
         arguments |= {
             "CUDA_ARCHS": " ".join(compiled.cuda_archs),
-            "COMPILE_KEY": key.facts(stack, lock, compiler="").key[
-                :32
-            ],  # other facts, other objects
+            "COMPILE_KEY": key.facts(stack, lock, compiler="").key[:32],  # other facts, other objects
             "EXTENSION": _requirements([compiled.source]),
             "COMPILE_REQUIREMENTS": "\n".join([*needed, _requirements(tools.values())]),
         }
