@@ -5,8 +5,8 @@
 
 Empties BuildKit's cache, twice. Both sides stand on the same base, download the same wheels through the configured
 index and export an OCI archive with zstd layers. Then one pin is changed, and the build's log tells what ran again.
-About 10 minutes and 40 GB; exit status 0 if the bound holds and one layer alone ran again, 1 if not, 2 if nothing could be
-measured.
+About 10 minutes and 40 GB. Exit status 0 if the bound holds and one layer alone ran again, 1 if not, 2 if nothing could
+be measured.
 """
 
 from __future__ import annotations

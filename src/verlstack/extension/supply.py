@@ -81,6 +81,5 @@ def _unpinned(stack: Stack, lock: Lock, shop: Workshop) -> Absence:
     if ready := shelf.fitting(key.facts(stack, lock, ""), shop.cache):
         todo = f"run `verlstack {project} pin {ready[0].sha256[:12]} {stack.name}`"
         return Absence(project=project, what="a compiled wheel lies in the cache, but no wheel is pinned", todo=todo)
-    return Absence(
-        project=project, what="no compiled wheel is pinned", todo=f"{HOW} tells how to compile, fetch and pin one"
-    )
+    todo = f"`verlstack {project} compile {stack.name}` makes one in hours; {HOW} tells of other ways"
+    return Absence(project=project, what="no compiled wheel is pinned", todo=todo)
