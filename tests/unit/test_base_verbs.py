@@ -153,7 +153,7 @@ def test_packages_go_through_the_stage_and_come_back_as_our_layer(stack, shop, t
         "PACKAGES": "ibutils less",
         "SOURCE_DATE_EPOCH": str(stack.epoch),
     }
-    assert (order.target, order.network, order.folder) == ("base", "host", tmp_path)
+    assert (order.target, order.network, order.folder, order.cached) == ("base", "host", tmp_path, False)
     assert engine.secrets == {"apt_sources": (MIRROR, 0o600)}
     assert "s3cret" not in str(buildkit.command(order)) + str(engine.bake_files)
     assert report.local

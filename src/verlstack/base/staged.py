@@ -68,7 +68,7 @@ def extended(found: Found, request: Request, packages: Sequence[str], folder: Pa
                 output=shop / "out",
                 secrets=_secrets(found, request, shop),
                 network=builder.network,
-                cached=True,
+                cached=False,  # the engine's cache knows neither the mirror's state nor the secrets
             )
             (shop / "scratch").mkdir()
             buildkit.bake(order, env=request.env, scratch=shop / "scratch", progress=request.progress)
