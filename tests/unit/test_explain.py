@@ -30,6 +30,7 @@ def cause(path, one, other):
         (f"{SITE}/torch-2.3.1.dist-info/RECORD", node(), node(content="b"), "RECORD rule"),
         (f"{SITE}/x/__pycache__/a.cpython-310.pyc", node(), node(content="b"), "hash seed"),
         (f"{SITE}/x/__pycache__/a.cpython-310.pyc", None, node(), "compiled by one builder alone"),
+        (f"{SITE}/triton.libs", None, node("dir"), "empty folder"),
         ("opt/verl/bin/torchrun", node(), node(content="b"), "another template"),
         ("opt/verl/.lock", None, node(), "uv made the venv"),
         ("etc/resolv.conf", node(), node(content="b"), "engine's own file"),
