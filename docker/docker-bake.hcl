@@ -32,6 +32,7 @@ target "verl" {
 target "flash-attn" {
   inherits = ["_all"]
   target   = "flash-attn"
+  contexts = VERLSTACK_LOCK.toolchain
 }
 
 target "runtime" {
@@ -44,5 +45,6 @@ target "runtime" {
 target "devel" {
   inherits = ["_all"]
   target   = "devel"
+  contexts = VERLSTACK_LOCK.toolchain
   tags     = ["verlstack:${VERLSTACK_LOCK.tag}-devel"]
 }

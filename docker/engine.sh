@@ -66,13 +66,13 @@ answers() {
 need_debian_root() {
 	local id='' version=''
 	[[ $EUID -eq 0 ]] || fail "an engine can be brought up by root alone; you are uid $EUID" "$0" \
-		"run as root, or set DOCKER_HOST to an engine you may use (Docker 25 or later, with buildx)"
+		"run as root, or set DOCKER_HOST to an engine you may use (Docker 26 or later, with buildx)"
 	# shellcheck source=/dev/null
 	[[ -r /etc/os-release ]] && id=$(. /etc/os-release && echo "${ID-}") && version=$(. /etc/os-release && echo "${VERSION_ID-}")
 	case $id-$version in
 	debian-12 | debian-13) ;;
 	*) fail "this script knows Debian 12 and 13; this machine says ${id:-nothing} ${version}" /etc/os-release \
-		"install Docker 25 or later with buildx from your system's packages, and set DOCKER_HOST if it is not the default" ;;
+		"install Docker 26 or later with buildx from your system's packages, and set DOCKER_HOST if it is not the default" ;;
 	esac
 	# With bridge=none dockerd deletes an interface of this name, which would cut another engine's containers off.
 	[[ ! -e /sys/class/net/docker0 ]] || fail "another Docker engine owns this machine's docker0" /sys/class/net/docker0 \

@@ -144,7 +144,15 @@ def finish(root: Path, python: str, compiler: ModuleType) -> None:
     compiled([path for path in sorted(root.rglob("*.py")) if not path.is_relative_to(venv)])
     for name in (".lock", "CACHEDIR.TAG", ".gitignore"):  # uv's own, at the top of a venv
         (venv / name).unlink(missing_ok=True)
+    drop_empty_folders(root)
     set_modes(root, scripts)
+
+
+def drop_empty_folders(root: Path) -> None:
+    """Folders that hold nothing: uv makes those of a wheel's zip, RECORD knows only files."""
+    for path in sorted((p for p in root.rglob("*") if p.is_dir() and not p.is_symlink()), reverse=True):
+        if not any(path.iterdir()):
+            path.rmdir()
 
 
 def main() -> None:

@@ -51,6 +51,8 @@ def render(stack: Stack, lock: Lock, *, uv: str, torch: Sequence[str]) -> str:
         "tag": stack.tag(without=None if lock.compiled and lock.compiled.wheel else stack.flash_attn),
         "args": _arguments(stack, lock, uv, torch),
         "contexts": _contexts(stack),
+        # apart: BuildKit asks the registry for every context it is given, needed or not
+        "toolchain": {name: f"docker-image://{image}" for name, image in stack.dockerfile if name == "cuda"},
         "labels": {"dev.verlstack.stack": stack.name, "dev.verlstack.lock": f"sha256:{lock.digest}"},
     }
     return json.dumps({"variable": {VARIABLE: {"default": value}}}, indent=1, sort_keys=True) + "\n"
@@ -58,7 +60,7 @@ def render(stack: Stack, lock: Lock, *, uv: str, torch: Sequence[str]) -> str:
 
 def _contexts(stack: Stack) -> dict[str, str]:
     found = {"verl-source": f"{stack.verl.repository}.git#{stack.verl.commit}"}
-    found |= {name: f"docker-image://{image}" for name, image in stack.dockerfile}
+    found |= {name: f"docker-image://{image}" for name, image in stack.dockerfile if name == "os"}
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +69,7 @@ def _blob(layout: Path, entry: Mapping[str, Any], diff_id: str) -> Blob:
 
 
 def contexts(lock: Lock, shop: Workshop, folder: Path) -> dict[str, str]:
-    """Named contexts: `pip`, the lock's wheel of it; `verl-source`, verl's release sdist unpacked; an empty `cuda`.
+    """Named contexts: the lock's `pip`; `verl-source`, verl's sdist unpacked; `wheelhouse`, a pinned compiled wheel.
 
     Raises:
         LockError: the lock names no such source.
@@ -81,12 +82,16 @@ def contexts(lock: Lock, shop: Workshop, folder: Path) -> dict[str, str]:
         raise LockError("the lock names no pip or no source of verl", todo=f"run `verlstack lock {lock.stack}`")
     files = shop.fetch([pips[0], verls[0]])
     with storage_errors(folder):
-        for name in ("pip", "cuda"):
-            (folder / name).mkdir()
-        (folder / "pip" / pips[0].filename).write_bytes(files[pips[0].sha256].read_bytes())
+        (folder / "pip").mkdir()
+        shutil.copy(files[pips[0].sha256], folder / "pip" / pips[0].filename)
     verl = source.unpack(files[verls[0].sha256], folder / "verl")
-    # `runtime` needs no CUDA image, but BuildKit would ask its registry all the same.
-    return {"pip": str(folder / "pip"), "verl-source": str(verl), "cuda": str(folder / "cuda")}
+    found = {"pip": str(folder / "pip"), "verl-source": str(verl)}
+    if lock.compiled and (wheel := lock.compiled.wheel):
+        with storage_errors(folder):
+            (folder / "wheelhouse").mkdir()
+            shutil.copy(shop.cache.file(wheel.sha256, wheel.filename), folder / "wheelhouse" / wheel.filename)
+        found["wheelhouse"] = str(folder / "wheelhouse")
+    return found
 
 
 def secrets(env: Mapping[str, str], folder: Path) -> dict[str, Path]:

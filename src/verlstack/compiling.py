@@ -60,7 +60,6 @@ def compile_wheel(
     with tempfile.TemporaryDirectory(prefix="compile-", dir=shop.cache.tmp) as name:
         folder = Path(name)
         contexts = buildinputs.contexts(lock, shop, folder)
-        del contexts["cuda"]  # here it is needed
         contexts["extension-source"] = _source(lock, shop, folder)
         if base is not None:
             contexts |= _from_debian(stack, shop, base, folder, run)

@@ -110,7 +110,7 @@ def test_what_was_compiled_is_kept(compile_it, tmp_path):
 def toolchain(tmp_path):
     """Runs toolchain.sh in a root of its own: only what it writes to /usr/local is redirected."""
 
-    def run(releases, cuda="12.1", gpp=True):
+    def run(releases, *, cuda="12.1", gpp=True):
         kits = tmp_path / "local"
         kits.mkdir()
         for release in releases:

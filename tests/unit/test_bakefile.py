@@ -78,11 +78,12 @@ def test_sources_are_named_by_the_hash_of_the_sdist(stack):
 
 
 def test_contexts_are_the_pins(stack):
-    assert rendered(stack, a_lock())["contexts"] == {
+    bake = rendered(stack, a_lock())
+    assert bake["contexts"] == {
         "os": f"docker-image://{IMAGE}",
-        "cuda": f"docker-image://{IMAGE}",
         "verl-source": f"https://git.invalid/verl.git#{'f' * 40}",
     }
+    assert bake["toolchain"] == {"cuda": f"docker-image://{IMAGE}"}
 
 
 def test_a_compile_gets_torch_and_the_tools_once_each(stack):

@@ -73,6 +73,11 @@ def as_uv_leaves_it(path, root):
     with (dist_info / "RECORD").open("w", newline="") as record:
         csv.writer(record).writerows(rows)
     (root / "opt/verl/.lock").touch()
+    (site / "demo.libs" / "empty").mkdir(parents=True)  # a folder's own entry in the zip
+
+
+def folders(root):
+    return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_dir()}
 
 
 def tree(root):
@@ -111,7 +116,9 @@ def finished(tmp_path):
 
 def test_both_builders_make_the_same_files(finished):
     path, root = finished
-    assert tree(root) == composed(path)
+    files = composed(path)
+    assert tree(root) == files
+    assert folders(root) == {str(parent) for name in files for parent in Path(name).parents} - {"."}
 
 
 def test_record_is_sorted_and_true(finished):
