@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,9 @@ CONFIG = "application/vnd.oci.image.config.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
 _LAYOUT = {"imageLayoutVersion": "1.0.0"}
 NAME = "verlstack"  # repository name of an image in archives and engines
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")  # the specification allows others, which nobody uses
+_MOST = 1 << 24  # bytes of a document; that of cu121 has 20 kB
+_MOST_BLOB = 1 << 40  # bytes of a blob
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,8 +206,14 @@ def archive(folder: Path, *, tag: str, docker: bool) -> Iterator[bytes]:
         layers = [blob_path(x["digest"]) for x in manifest["layers"]]
         row = {"Config": blob_path(manifest["config"]["digest"]), "Layers": layers, "RepoTags": [f"{NAME}:{tag}"]}
         entries.append(tar.file("manifest.json", Inline(data=canonical.dumps([row]))))
-    epoch = int(dt.datetime.fromisoformat(config["created"]).timestamp())
-    return layer.stream(layer.arrange(entries), epoch=epoch)
+    return layer.stream(layer.arrange(entries), epoch=_epoch(config, folder))
+
+
+def _epoch(config: dict[str, Any], folder: Path) -> int:
+    try:
+        return int(dt.datetime.fromisoformat(config["created"]).timestamp())
+    except (KeyError, TypeError, ValueError, OverflowError) as e:
+        raise _damaged("the config does not say when the image was made", folder) from e
 
 
 def _small(path: Path) -> Inline:
@@ -218,31 +228,97 @@ def blob_path(name: str) -> str:
 def read_layout(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
     """(digest, manifest, config) of the one image in a layout, both documents checked against their digests.
 
+    Every descriptor then has a digest that is one, a size and a media type; config and manifest name as many layers.
+
     Raises:
         UsageError: the folder holds no layout with one image.
-        LockError: a document is not what its digest says.
+        LockError: a document is not what its digest says, or describes what no image has.
     """
     try:
-        (entry,) = json.loads((folder / "index.json").read_bytes())["manifests"]
-        manifest = _document(folder, entry["digest"])
-        return entry["digest"], manifest, _document(folder, manifest["config"]["digest"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
-        raise UsageError(
-            f"no OCI layout with one image here: {type(e).__name__}", where=str(folder), todo="run `make image` first"
-        ) from e
+        name = _entry(folder)["digest"]
+        manifest = _document(folder, name)
+        config = _document(folder, manifest["config"]["digest"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+        raise _none(folder, e) from e
+    _check_manifest(manifest, folder)
+    _check_config(config, len(manifest["layers"]), folder)
+    return name, manifest, config
 
 
 def tag_of(folder: Path) -> str:
-    """The name that the layout's index gives its image."""
-    (entry,) = json.loads((folder / "index.json").read_bytes())["manifests"]
-    return str(entry["annotations"]["org.opencontainers.image.ref.name"])
+    """The name that the layout's index gives its image.
+
+    Raises:
+        UsageError: the folder holds no layout with one image, or it has no name.
+    """
+    try:
+        return str(_entry(folder)["annotations"]["org.opencontainers.image.ref.name"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
+        raise _none(folder, e) from e
+
+
+def _none(folder: Path, e: Exception) -> UsageError:
+    what = f"no OCI layout with one image here: {type(e).__name__}"
+    return UsageError(what, where=str(folder), todo="run `make image` first")
+
+
+def _damaged(what: str, where: Path) -> LockError:
+    return LockError(what, where=str(where), todo="delete the folder and build again")
+
+
+def _entry(folder: Path) -> dict[str, Any]:
+    (entry,) = _object(folder / "index.json")["manifests"]
+    if not isinstance(entry, dict):
+        raise TypeError("not an object")
+    return entry
 
 
 def _document(folder: Path, name: str) -> dict[str, Any]:
+    if not DIGEST.fullmatch(name):
+        raise ValueError("not a digest")
     path = folder / blob_path(name)
     if f"sha256:{sha256_file(path)}" != name:
-        raise LockError("a blob is not what its digest says", where=str(path), todo="delete the folder and build again")
-    document = json.loads(path.read_bytes())
+        raise _damaged("a blob is not what its digest says", path)
+    return _object(path)
+
+
+def _object(path: Path) -> dict[str, Any]:
+    with path.open("rb") as f:
+        data = f.read(_MOST + 1)
+    if len(data) > _MOST:
+        raise ValueError("too long")
+    document = json.loads(data)
     if not isinstance(document, dict):
         raise TypeError("not an object")
     return document
+
+
+def _check_manifest(manifest: dict[str, Any], folder: Path) -> None:
+    """Refuse descriptors that would lead out of the layout, or that nobody can work with."""
+    layers = manifest.get("layers")
+    if not isinstance(layers, list) or not all(map(_is_descriptor, (manifest["config"], *layers))):
+        raise _damaged("the manifest describes blobs that no image has", folder)
+
+
+def _is_descriptor(one: object) -> bool:
+    if not isinstance(one, dict):
+        return False
+    size = one.get("size")
+    if type(size) is not int or not 0 <= size < _MOST_BLOB:  # JSON's true would be an int
+        return False
+    return isinstance(one.get("mediaType"), str) and _is_digest(one.get("digest"))
+
+
+def _is_digest(one: object) -> bool:
+    return isinstance(one, str) and bool(DIGEST.fullmatch(one))
+
+
+def _check_config(config: dict[str, Any], layers: int, folder: Path) -> None:
+    """Refuse a config without the facts that every image has, of the types that they have."""
+    inner, root = config.get("config"), config.get("rootfs")
+    labels = inner.get("Labels") or {} if isinstance(inner, dict) else None  # docker writes null for none
+    diff_ids = root.get("diff_ids") if isinstance(root, dict) else None
+    if not isinstance(labels, dict) or not isinstance(config.get("architecture"), str):
+        raise _damaged("the config does not say what every image says", folder)
+    if not isinstance(diff_ids, list) or len(diff_ids) != layers or not all(map(_is_digest, diff_ids)):
+        raise _damaged("manifest and config do not name the same layers", folder)

@@ -38,7 +38,7 @@ def check_lock(config: Mapping[str, Any], lock: Lock, layout: Path) -> None:
     Raises:
         LockError: the image was made from another lock.
     """
-    made_from = config["config"].get("Labels", {}).get("dev.verlstack.lock")
+    made_from = (config["config"].get("Labels") or {}).get("dev.verlstack.lock")
     if made_from != f"sha256:{lock.digest}":
         todo = f"run `verlstack build {lock.stack}`"
         raise LockError(f"this image was made from lock {made_from}, not the present one", where=str(layout), todo=todo)

@@ -85,7 +85,7 @@ class Side:
 
     Attributes:
         tree: its root tree.
-        names: of its layers, by its history; empty where the history does not say.
+        names: of its layers, by its history.
         layers: what each holds.
         blobs: where each lies.
     """
@@ -138,7 +138,7 @@ def _build(lock: Lock, shop: Workshop, layout: Path, builder: Builder, folder: P
     """Have `folder/image`; what the build gets of this machine lies beside it, and goes with it."""
     _, _, config = oci.read_layout(layout)
     own = {x.name for x in lock.layers}
-    below = sum(name not in own for name in _names(config))
+    below = sum(name not in own for name in _names(config, layout))
     (folder / "secrets").mkdir(mode=0o700)
     os = buildinputs.base_layout(layout, below, folder / "os", epoch=lock.epoch)
     request = buildkit.Request(
@@ -153,10 +153,18 @@ def _build(lock: Lock, shop: Workshop, layout: Path, builder: Builder, folder: P
     buildkit.bake(request, env=shop.env, scratch=folder, progress=shop.progress)
 
 
-def _names(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of an image's layers, from its history; empty entries made none."""
-    history = [x for x in config.get("history") or () if not x.get("empty_layer")]
-    return tuple(str(x.get("created_by", "")).removeprefix(_NAME) for x in history)
+def _names(config: Mapping[str, Any], layout: Path) -> tuple[str, ...]:
+    """Names of an image's layers, from its history; empty entries made none.
+
+    Raises:
+        LockError: the history is none, or tells of more or fewer layers than there are.
+    """
+    history = config.get("history")
+    if isinstance(history, list) and all(isinstance(x, dict) for x in history):
+        made = [x for x in history if not x.get("empty_layer")]
+        if len(made) == len(config["rootfs"]["diff_ids"]):
+            return tuple(str(x.get("created_by", "")).removeprefix(_NAME) for x in made)
+    raise LockError("the image's history does not tell its layers", where=str(layout), todo="build the image again")
 
 
 def read(layout: Path, progress: Progress) -> Side:
@@ -164,13 +172,13 @@ def read(layout: Path, progress: Progress) -> Side:
 
     Raises:
         UsageError: the folder holds no layout with one image.
-        LockError: a layer is not what the config says.
+        LockError: a layer is not what the config says, or the history does not tell the layers.
         ProofError: a layer is none, or hostile.
     """
     _, manifest, config = oci.read_layout(layout)
     tree, contents, blobs = trees.Tree(), [], []
     progress.start("read", sum(entry["size"] for entry in manifest["layers"]))
-    for entry, diff_id in _pairs(manifest, config, layout):
+    for entry, diff_id in zip(manifest["layers"], config["rootfs"]["diff_ids"], strict=True):
         path = layout / oci.blob_path(entry["digest"])
         content = trees.read(path, entry["mediaType"], keep=explain.RECORDS)
         if content.diff_id != diff_id:
@@ -180,16 +188,7 @@ def read(layout: Path, progress: Progress) -> Side:
         blobs.append(path)
         progress.advance("read", entry["size"])
     progress.finish("read", f"{len(contents)} layers, {len(tree.nodes)} paths")
-    return Side(tree=tree, names=_names(config), layers=tuple(contents), blobs=tuple(blobs))
-
-
-def _pairs(manifest: Mapping[str, Any], config: Mapping[str, Any], layout: Path) -> list[tuple[dict[str, Any], str]]:
-    """(descriptor, diff_id) of each layer."""
-    try:
-        return list(zip(manifest["layers"], config["rootfs"]["diff_ids"], strict=True))
-    except (KeyError, TypeError, ValueError) as e:
-        what = "manifest and config do not name the same layers"
-        raise LockError(what, where=str(layout), todo="build the image again") from e
+    return Side(tree=tree, names=_names(config, layout), layers=tuple(contents), blobs=tuple(blobs))
 
 
 def compare_layers(composed: Side, built: Side, lock: Lock, progress: Progress) -> Iterator[Row]:

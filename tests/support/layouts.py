@@ -10,6 +10,7 @@ import tarfile
 
 GZIP = "application/vnd.oci.image.layer.v1.tar+gzip"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+CONFIG = "application/vnd.oci.image.config.v1+json"
 STATUS = """Package: gcc
 Status: install ok installed
 Version: 4:12.2.0-3
@@ -77,8 +78,31 @@ def write(folder, *layers, labels=None, architecture="amd64", manifest=None, con
         "os": "linux", "architecture": architecture, "config": {"Env": ["PATH=/usr/bin"], "Labels": labels},
         "rootfs": {"type": "layers", "diff_ids": [sha(raw) for raw in raws]},
     }  # fmt: skip
-    own = put({"schemaVersion": 2, "mediaType": MANIFEST, "config": put(document | (config or {})),
+    described_config = {"mediaType": CONFIG, **put(document | (config or {}))}
+    own = put({"schemaVersion": 2, "mediaType": MANIFEST, "config": described_config,
                "layers": described} | (manifest or {}))  # fmt: skip
     (folder / "index.json").write_text(json.dumps({"manifests": [{"mediaType": MANIFEST, **own}]} | (index or {})))
     (folder / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')
     return folder
+
+
+def change(folder, edit):
+    """Let `edit(manifest, config)` change both documents of a layout, and write them under their new digests."""
+
+    def load(digest):
+        return json.loads((folder / "blobs/sha256" / digest.removeprefix("sha256:")).read_bytes())
+
+    def put(document):
+        data = json.dumps(document).encode()
+        (folder / "blobs/sha256" / sha(data).removeprefix("sha256:")).write_bytes(data)
+        return {"digest": sha(data), "size": len(data)}
+
+    index = json.loads((folder / "index.json").read_bytes())
+    manifest = load(index["manifests"][0]["digest"])
+    config = load(manifest["config"]["digest"])
+    own = dict(manifest["config"])
+    edit(manifest, config)
+    if manifest["config"] == own:
+        manifest["config"].update(put(config))
+    index["manifests"][0].update(put(manifest))
+    (folder / "index.json").write_text(json.dumps(index))

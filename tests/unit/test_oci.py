@@ -9,6 +9,7 @@ import tarfile
 
 import pytest
 
+from support import layouts
 from verlstack import canonical, oci
 from verlstack.errors import LockError, StorageError, UsageError
 from verlstack.layer import MEDIA_TYPES, Blob
@@ -304,6 +305,74 @@ def test_a_document_that_was_changed(tmp_path, which):
     with pytest.raises(LockError, match="a blob is not what its digest says") as e:
         oci.read_layout(tmp_path / "dist")
     assert e.value.where == str(path)
+
+
+OUTSIDE = "sha256:../../../victim"
+
+
+def of_layer(**changes):
+    return lambda manifest, config: manifest["layers"][0].update(changes)
+
+
+def of_config(**changes):
+    return lambda manifest, config: config.update(changes)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(of_layer(digest=x) for x in (OUTSIDE, None, 3, "sha256:" + "A" * 64, "sha512:" + "a" * 128)),
+        *(of_layer(size=x) for x in ("a", None, True, -1, 1 << 40, 1.5)),
+        *(of_layer(mediaType=x) for x in (None, 3)),
+        *(lambda manifest, config, x=x: manifest.update(layers=x) for x in (None, {}, "ab", [None], [3])),
+        lambda manifest, config: manifest["config"].update(size="a"),
+        lambda manifest, config: config["rootfs"]["diff_ids"].pop(),
+        *(of_config(rootfs=x) for x in (None, {}, {"diff_ids": None}, {"diff_ids": ["x", "y"]})),
+        *(of_config(config=x) for x in (None, [], {"Labels": "x"})),
+        of_config(architecture=None),
+    ],
+)
+def test_what_no_image_says(tmp_path, change):
+    oci.write_layout(image(tmp_path / "cache"), tmp_path / "dist", tag="demo")
+    layouts.change(tmp_path / "dist", change)
+    with pytest.raises(LockError) as e:
+        oci.read_layout(tmp_path / "dist")
+    assert e.value.where == str(tmp_path / "dist")
+
+
+@pytest.mark.parametrize("which", ["manifest", "config"])
+def test_a_document_outside_the_layout(tmp_path, which):
+    (tmp_path / "victim").write_bytes(b"{}")
+    oci.write_layout(image(tmp_path / "cache"), tmp_path / "dist", tag="demo")
+    if which == "manifest":
+        (tmp_path / "dist/index.json").write_bytes(canonical.dumps({"manifests": [{"digest": OUTSIDE}]}))
+    else:
+        layouts.change(tmp_path / "dist", lambda manifest, config: manifest["config"].update(digest=OUTSIDE))
+    with pytest.raises(UsageError, match="no OCI layout"):
+        oci.read_layout(tmp_path / "dist")
+
+
+@pytest.mark.parametrize("created", [None, 3, "yesterday"])
+def test_an_image_of_no_time_is_not_packed(tmp_path, created):
+    oci.write_layout(image(tmp_path / "cache"), tmp_path / "dist", tag="demo")
+    layouts.change(tmp_path / "dist", of_config(created=created))
+    with pytest.raises(LockError, match="when the image was made"):
+        packed(tmp_path / "dist", docker=False)
+
+
+@pytest.mark.parametrize("index", [*GARBAGE, b'{"manifests": [{"annotations": null}]}', b'{"manifests": [3]}'])
+def test_an_image_without_a_name(tmp_path, index):
+    if index is not None:
+        (tmp_path / "index.json").write_bytes(index)
+    with pytest.raises(UsageError):
+        oci.tag_of(tmp_path)
+
+
+@pytest.mark.parametrize("index", [b"[" * 100_000, b" " * (1 << 24) + b"{}"])
+def test_an_index_that_would_fill_stack_or_memory(tmp_path, index):
+    (tmp_path / "index.json").write_bytes(index)
+    with pytest.raises(UsageError):
+        oci.read_layout(tmp_path)
 
 
 def test_a_digest_that_is_no_string(tmp_path):

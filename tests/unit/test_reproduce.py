@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from support import layouts
 from support.layers import Item, folder, pack
 from verlstack import buildinputs, index, layer, oci, reproduce, tar
 from verlstack.content import Inline
@@ -133,11 +134,16 @@ def test_a_layer_that_is_not_what_its_image_says(tmp_path):
         reproduce.read(layout, Silent())
 
 
-def test_a_config_that_names_other_layers(tmp_path):
+@pytest.mark.parametrize("history", [None, "absent", [], ["x"] * 4, {}, [{}] * 5, [{"empty_layer": True}] * 4])
+def test_a_history_that_does_not_tell_the_layers(tmp_path, history):
     layout = composed(tmp_path)
-    _, manifest, config = oci.read_layout(layout)
-    with pytest.raises(LockError, match="same layers"):
-        reproduce._pairs(manifest, config | {"rootfs": {"diff_ids": []}}, layout)
+
+    def change(manifest, config):
+        config.pop("history") if history == "absent" else config.update(history=history)
+
+    layouts.change(layout, change)
+    with pytest.raises(LockError, match="history does not tell"):
+        reproduce.read(layout, Silent())
 
 
 def test_owners_are_pins_or_layers(tmp_path):

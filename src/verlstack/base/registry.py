@@ -14,6 +14,7 @@ import requests
 import requests.auth
 
 from verlstack import cache as storage
+from verlstack import oci
 from verlstack.errors import FetchError, HashMismatchError
 from verlstack.web import AgainError, patiently, reason
 
@@ -30,7 +31,7 @@ MANIFEST_TYPES = (
     "application/vnd.docker.distribution.manifest.v2+json",
 )
 MAX_DOCUMENT = 4 << 20  # bytes; the distribution specification lets a registry refuse larger manifests
-DIGEST = re.compile(r"sha256:[0-9a-f]{64}")  # others are allowed by the specification, and used by nobody
+DIGEST = oci.DIGEST
 _CHUNK = 1 << 18  # bytes per read from the network
 _ATTEMPTS = 4
 _TIMEOUT = (10.0, 60.0)  # seconds to connect, and between two pieces
