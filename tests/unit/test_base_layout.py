@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -132,6 +133,44 @@ def test_a_damaged_blob_is_named_and_nothing_is_kept(tmp_path, request_of):
     assert list(request_of.cache.parts.iterdir()) == []
 
 
+def described(folder):
+    digest = json.loads((folder / "index.json").read_text())["manifests"][0]["digest"]
+    return json.loads(blob_of(folder, digest).read_text())["layers"]
+
+
+@pytest.mark.parametrize("more", [1, -1])
+def test_a_manifest_that_lies_about_a_size(tmp_path, request_of, more):
+    (one,) = described(layouts.write(tmp_path / "l", layouts.FIT))
+    lie = {"layers": [one | {"size": one["size"] + more}]}
+    with pytest.raises(BaseImageError, match=f"the manifest says {one['size'] + more}"):
+        obtain(layouts.write(tmp_path / "l", layouts.FIT, manifest=lie), request_of)
+
+
+def test_the_users_own_files_stay_as_they_are(tmp_path, request_of):
+    folder = layouts.write(tmp_path / "l", layouts.FIT)
+    path = blob_of(folder, layers_of(folder)[0])
+    path.chmod(0o640)
+    (blob,) = obtain(folder, request_of).layers
+    path.write_bytes(b"changed")
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert blob.path.stat().st_mode & 0o777 == 0o644
+    assert blob.path.read_bytes() != b"changed"
+
+
+def test_an_index_that_is_a_pipe_is_not_opened(tmp_path, request_of):
+    folder = layouts.write(tmp_path / "l", layouts.FIT)
+    (folder / "index.json").unlink()
+    os.mkfifo(folder / "index.json")
+    with pytest.raises(BaseImageError, match="no OCI layout here"):
+        obtain(folder, request_of)
+
+
+def test_an_index_without_measure(tmp_path, request_of, monkeypatch):
+    monkeypatch.setattr("verlstack.base.registry.MAX_DOCUMENT", 20)
+    with pytest.raises(BaseImageError, match="an index of this size"):
+        obtain(layouts.write(tmp_path / "l", layouts.FIT), request_of)
+
+
 def test_a_blob_that_is_a_link(tmp_path, request_of):
     folder = layouts.write(tmp_path / "l", layouts.FIT)
     path = blob_of(folder, layers_of(folder)[0])
@@ -155,6 +194,9 @@ def test_a_manifest_that_is_no_json(tmp_path, request_of):
     [
         {"layers": [{"digest": "sha256:../../../x", "size": 1}]},
         {"layers": [{"digest": "sha256:" + "a" * 64, "size": -1}]},
+        {"layers": [{"digest": "sha256:" + "a" * 64, "size": 1 << 40}]},
+        {"layers": [{"digest": "sha256:" + "a" * 64, "size": 10**400}]},
+        {"layers": [{"digest": "sha256:" + "a" * 64, "size": True}]},
         {"layers": ["x"]},
         {"layers": []},
         {"layers": [{"digest": "sha256:" + "a" * 64, "size": 1}] * 128},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -44,33 +43,32 @@ class Layout:
             HashMismatchError: not what its digest says.
             FetchError: no JSON object.
         """
-        path = self._verified(digest, self._blob(digest))
+        path = self._blob(digest)
         if path.stat().st_size > registry.MAX_DOCUMENT:
             raise BaseImageError("a manifest or config of this size is none", where=str(path), todo=_TODO)
-        return registry.document_of(path.read_bytes(), str(path))
+        return registry.document_of(self._verified(digest, path).read_bytes(), str(path))
 
     def config(self, digest: str) -> dict[str, Any]:
         """An image's config, verified; raises like `manifest`."""
         return self.manifest(digest)
 
     def blob(self, digest: str, size: int, part: Path, advance: Callable[[int], None]) -> None:
-        """Link a blob to `part`, or copy it across file systems, and verify what lies there.
+        """Copy a blob to `part`, and verify the copy.
+
+        A link would be free, but the cache sets its files' modes, and the layout is somebody else's.
 
         Raises:
-            BaseImageError: not there.
+            BaseImageError: not there, or of another size than the manifest says.
             HashMismatchError: not what its digest says.
             StorageError: the disk is full, read-only or forbidden.
         """
         source = self._blob(digest)
         part.unlink(missing_ok=True)
         with storage_errors(part):
-            try:
-                os.link(source, part)
-            except OSError:
-                shutil.copyfile(source, part)
+            shutil.copyfile(source, part)
         try:
-            self._verified(digest, part)
-        except HashMismatchError:
+            self._verified(digest, part, size)
+        except (HashMismatchError, BaseImageError):
             part.unlink()
             raise
         advance(size)
@@ -81,11 +79,17 @@ class Layout:
             raise BaseImageError("the layout lacks a blob", where=str(path), todo=_TODO)
         return path
 
-    def _verified(self, digest: str, path: Path) -> Path:
+    def _verified(self, digest: str, path: Path, size: int | None = None) -> Path:
         have = f"sha256:{sha256_file(path)}"
         if have != digest:
             raise HashMismatchError(
                 f"a blob of the layout {self.folder} is not what its digest says: wanted {digest}, got {have}",
+                where=str(self.folder / oci.blob_path(digest)),
+                todo=_TODO,
+            )
+        if size not in {None, there := path.stat().st_size}:
+            raise BaseImageError(
+                f"a blob has {there} bytes, the manifest says {size}",
                 where=str(self.folder / oci.blob_path(digest)),
                 todo=_TODO,
             )
@@ -99,12 +103,7 @@ def opened(folder: Path) -> Layout:
         BaseImageError: no layout, or one with several images.
     """
     index = folder / "index.json"
-    try:
-        named = registry.document_of(index.read_bytes(), str(index)).get("manifests")
-    except OSError as e:
-        raise BaseImageError(
-            f"no OCI layout here: {e.strerror}", where=str(index), todo="name the folder that holds index.json"
-        ) from e
+    named = registry.document_of(_start(index), str(index)).get("manifests")
     digests = {str(one.get("digest")) for one in named if isinstance(one, dict)} if isinstance(named, list) else set()
     if len(digests) != 1 or not registry.DIGEST.fullmatch(digest := digests.pop()):
         raise BaseImageError(
@@ -113,3 +112,19 @@ def opened(folder: Path) -> Layout:
             todo="copy the one you mean to a folder of its own (`skopeo copy oci:DIR:TAG oci:ONE:TAG`)",
         )
     return Layout(folder=folder, digest=digest)
+
+
+def _start(index: Path) -> bytes:
+    """The bytes of `index.json`; it may be anything, a pipe or a device too, so it is looked at before it is opened."""
+    try:
+        if not index.is_file():
+            raise BaseImageError(
+                "no OCI layout here: no such file", where=str(index), todo="name the folder that holds index.json"
+            )
+        with index.open("rb") as file:
+            data = file.read(registry.MAX_DOCUMENT + 1)
+    except OSError as e:
+        raise BaseImageError(f"the layout cannot be read: {e.strerror}", where=str(index), todo=_TODO) from e
+    if len(data) > registry.MAX_DOCUMENT:
+        raise BaseImageError("an index of this size is none", where=str(index), todo=_TODO)
+    return data

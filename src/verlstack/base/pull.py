@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from verlstack.progress import Progress
 
 ARCHITECTURE = "amd64"
-_RECIPE = 2  # part of the cache key: raise it when the scan learns something new
+_RECIPE = 3  # part of the cache key: raise it when the scan learns something new
 _STREAMS = 4  # layers at once: one is rarely enough to fill a line, more gain nothing
 _MAX_LAYERS = 127  # what overlayfs stacks, and so every engine
+_MAX_SIZE = 1 << 40  # bytes of a stored layer; beyond what a disk counts, numbers overflow
 
 # Docker's media types and their OCI names; the bytes are the same.
 _LAYER_KINDS: dict[str, Literal["zstd", "gzip", "none"]] = {
@@ -126,7 +127,8 @@ def _described(manifest: dict[str, Any], name: str) -> list[dict[str, Any]]:
     if not _is_descriptor(manifest.get("config")) or not isinstance(layers, list) or not 0 < len(layers) <= _MAX_LAYERS:
         raise BaseImageError("not an image manifest (schema 2)", where=name, todo="use another image")
     for one in layers:
-        if not _is_descriptor(one) or not isinstance(one.get("size"), int) or one["size"] < 0:
+        size = one.get("size") if _is_descriptor(one) else None
+        if type(size) is not int or not 0 <= size < _MAX_SIZE:  # JSON's true would be an int
             raise BaseImageError("a layer without digest or size", where=name, todo="use another image")
     return layers
 
