@@ -7,7 +7,7 @@ import posixpath
 import re
 import tarfile
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, NoReturn, cast
 
 import zstandard
 from isal import igzip
@@ -23,10 +23,21 @@ _MAX_LINKS = 40  # what Linux follows (path_resolution(7))
 _MAX_KEPT = 1 << 25  # bytes a file; the status of 3000 packages is 4 MB, libstdc++ 2 MB
 _MAX_KEPT_SUM = 1 << 27  # bytes an image
 _MAX_PATHS = 1 << 22  # an image of 50 GB with a desktop in it has 1 million
+_MAX_STREAM = 1 << 37  # bytes of one layer's tar
+_MAX_EXTENDED = 1 << 20  # bytes of a pax or long-name record, which tarfile reads into memory
+_EXTENDED = (
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+)
 # What says what an image is: its system, its Python, its packages, its C and C++ libraries.
 _KEPT = re.compile(
     r".*/(os-release|patchlevel\.h)|/var/lib/dpkg/status(\.d/[^/]+)?"
     r"|/(usr/)?lib(64|/x86_64-linux-gnu)?/(libc\.so\.6|libc-2\.\d+\.so|libstdc\+\+\.so\.6[.\d]*)"
+)
+# tarfile lets through what it trips over: a number that is none, a name without end, headers nested too deep.
+_NO_TAR = (
+    *(tarfile.TarError, zstandard.ZstdError, igzip.BadGzipFile, EOFError, OSError),
+    *(ValueError, ArithmeticError, RecursionError),
 )
 _LIBRARY_FOLDERS = (
     "usr/lib/x86_64-linux-gnu",
@@ -100,14 +111,15 @@ class Tree:
 
     def remove(self, path: str, *, itself: bool = True) -> None:
         """Take away what lies below a path, and the path itself."""
-        gone = [known for known in self.links if known.startswith(f"{path}/") or (itself and known == path)]
+        below = f"{path}/" if path else ""  # the root's own path is empty
+        gone = [known for known in self.links if known.startswith(below) or (itself and known == path)]
         for known in gone:
             del self.links[known]
             self.texts.pop(known, None)
 
 
 class _Hashing:
-    """A readable stream that hashes and counts what passes."""
+    """A readable stream that hashes and counts what passes, up to a bound."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -118,7 +130,25 @@ class _Hashing:
         data = self._stream.read(amount)
         self.digest.update(data)
         self.size += len(data)
+        if self.size > _MAX_STREAM:
+            raise tarfile.ReadError(f"it unpacks to more than {_MAX_STREAM} bytes")
         return data
+
+
+class _Bounded(tarfile.TarInfo):
+    """A member whose extended header tarfile may read into memory; no sparse file, whose map has no bound."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Bounded:
+        member = super().frombuf(buf, encoding, errors)
+        if member.type in _EXTENDED and not 0 <= member.size <= _MAX_EXTENDED:
+            raise tarfile.ReadError(f"an extended header of {member.size} bytes")
+        return member
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise tarfile.ReadError("a sparse file, which no image has")
+
+    _proc_sparse = _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse
 
 
 def lay(tree: Tree, blob: Path, kind: str) -> tuple[str, int]:
@@ -141,7 +171,7 @@ def lay(tree: Tree, blob: Path, kind: str) -> tuple[str, int]:
             _apply(tree, hashing)
             while hashing.read(_CHUNK):
                 pass  # what follows the end of the archive counts for the diff_id
-    except (tarfile.TarError, zstandard.ZstdError, igzip.BadGzipFile, EOFError, OSError) as e:
+    except _NO_TAR as e:
         raise BaseImageError(f"a layer is no {kind} tar: {e}", where=str(blob), todo="use another image") from e
     return f"sha256:{hashing.digest.hexdigest()}", hashing.size
 
@@ -150,9 +180,12 @@ def _apply(tree: Tree, hashing: _Hashing) -> None:
     """Whiteouts concern the layers below alone, so this layer's own entries are laid after all of them."""
     added: list[tuple[str, str | None, bytes | None]] = []
     kept = sum(map(len, tree.texts.values()))
-    with tarfile.open(fileobj=cast("IO[bytes]", hashing), mode="r|", encoding="utf-8") as members:
+    source = cast("IO[bytes]", hashing)
+    with tarfile.open(fileobj=source, mode="r|", tarinfo=_Bounded, encoding="utf-8") as members:
         for member in members:
             folder, name = posixpath.split(_normal(member.name))
+            if name == ".wh.":
+                raise tarfile.ReadError("a whiteout of nothing")
             if name == ".wh..wh..opq":
                 tree.remove(tree.resolve(folder) or folder, itself=False)
             elif name.startswith(".wh."):
