@@ -33,6 +33,31 @@ def test_both_styles_are_known(tmp_path, text, name):
     assert list(given(tmp_path, text).sources) == [name]
 
 
+STANZA = """Types: deb
+URIs: http://mirror.invalid/debian-security
+Suites: bookworm-security
+Components: main contrib
+Architectures: amd64 i386
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+Languages-Remove: de
+"""
+
+
+def test_apts_two_styles_become_one_beside_each_other_only():
+    options = "arch=amd64,i386 signed-by=/usr/share/keyrings/debian-archive-keyring.gpg lang-=de"
+    line = f"deb [ {options} ] http://mirror.invalid/debian-security bookworm-security main contrib  # ours\n"
+    assert aptsources.joined({"own.sources": DEB822, "own.list": line}) == f"{DEB822}\n{STANZA}"
+    assert aptsources.joined({"own.list": line}) == line
+    assert aptsources.joined({"own.sources": DEB822}) == DEB822
+    assert aptsources.joined({}) == ""
+
+
+def test_two_lines_become_two_stanzas():
+    lines = "deb http://m.invalid a main\ndeb http://m.invalid b main\n"
+    text = aptsources.joined({"own.sources": DEB822, "own.list": lines})
+    assert len([stanza for stanza in text.split("\n\n") if "Types: deb" in stanza]) == 3
+
+
 def test_nothing_given_is_nothing():
     assert aptsources.given(None, None, None) is None
 

@@ -20,6 +20,10 @@ _ONE_LINE = re.compile(r"deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(?P<uri>\S+)\s+(?P
 # Fields that decide; `deb822` is the other style, stanzas of `Field: value` with continuation lines.
 _FIELD = re.compile(r"^([A-Za-z-]+):[ \t]*(.*(?:\n[ \t].*)*)", re.MULTILINE)
 
+# Options of the one-line style whose deb822 field has another name, and takes blanks where the option takes commas.
+_LISTS = {"arch": "Architectures", "lang": "Languages", "target": "Targets"}
+_OPTION = re.compile(r"([\w-]+?)([+-]?)=(\S+)")
+
 _KEY_FILE = re.compile(r"[Ss]igned-[Bb]y(?:=|:[ \t]*)(/[^\s\],]+)")
 _PEM = re.compile(r"-----BEGIN CERTIFICATE-----\n[A-Za-z0-9+/=\s]+?\n-----END CERTIFICATE-----")
 
@@ -166,6 +170,31 @@ def own_sources(files: Mapping[str, str], release: Release) -> dict[str, str]:
         )
     found = {"own.sources": "\n\n".join(stanzas), "own.list": "\n".join(lines)}
     return {name: text + "\n" for name, text in found.items() if text}
+
+
+def joined(sources: Mapping[str, str]) -> str:
+    """All sources as one file; apt takes one style in a file, so that lines beside stanzas become stanzas.
+
+    Args:
+        sources: file name → text, as `own_sources` returns it or a user gave it.
+    """
+    if len({Path(name).suffix for name in sources}) < 2:
+        return "\n".join(sources.values())
+    return "\n".join(_stanzas_of(text) if name.endswith(".list") else text for name, text in sources.items())
+
+
+def _stanzas_of(lines: str) -> str:
+    return "\n".join(_as_stanza(match) for line in _lines(lines) if (match := _ONE_LINE.fullmatch(line)))
+
+
+def _as_stanza(match: re.Match[str]) -> str:
+    """A line of the one-line style in deb822."""
+    fields = {"Types": "deb", "URIs": match["uri"], "Suites": match["suite"], "Components": match["components"]}
+    for name, sign, value in _OPTION.findall(match["options"] or ""):
+        change = {"+": "-Add", "-": "-Remove", "": ""}[sign]
+        known = _LISTS.get(name)
+        fields[(known or name.title()) + change] = value.replace(",", " ") if known else value
+    return "".join(f"{name}: {value}\n" for name, value in fields.items())
 
 
 def read(etc_apt: Path) -> dict[str, str]:

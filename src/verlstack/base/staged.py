@@ -107,7 +107,7 @@ def _secrets(found: Found, request: Request, shop: Path) -> dict[str, Path]:
     """Files for what must leave no trace; the engine reads them once and keeps nothing."""
     apt = request.apt
     texts = {
-        "apt_sources": "".join((apt.sources if apt and apt.sources else _machines_sources(found)).values()),
+        "apt_sources": aptsources.joined(apt.sources if apt and apt.sources else _machines_sources(found)),
         "ca": "".join(apt.authority) if apt else "",
         "proxy": _proxies(request),
     }
