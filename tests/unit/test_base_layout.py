@@ -194,9 +194,6 @@ def test_a_manifest_that_is_no_json(tmp_path, request_of):
     [
         {"layers": [{"digest": "sha256:../../../x", "size": 1}]},
         {"layers": [{"digest": "sha256:" + "a" * 64, "size": -1}]},
-        {"layers": [{"digest": "sha256:" + "a" * 64, "size": 1 << 40}]},
-        {"layers": [{"digest": "sha256:" + "a" * 64, "size": 10**400}]},
-        {"layers": [{"digest": "sha256:" + "a" * 64, "size": True}]},
         {"layers": ["x"]},
         {"layers": []},
         {"layers": [{"digest": "sha256:" + "a" * 64, "size": 1}] * 128},
@@ -206,6 +203,13 @@ def test_a_manifest_that_is_no_json(tmp_path, request_of):
 def test_a_manifest_of_nonsense(tmp_path, request_of, manifest):
     with pytest.raises(BaseImageError):
         obtain(layouts.write(tmp_path / "l", layouts.FIT, manifest=manifest), request_of)
+
+
+@pytest.mark.parametrize("size", [-1, 1 << 40, 10**400, True, 1.0, "1", None])
+def test_a_size_that_is_none(tmp_path, request_of, size):
+    lie = {"layers": [{"digest": "sha256:" + "a" * 64, "size": size}]}
+    with pytest.raises(BaseImageError, match="a layer without digest or size"):
+        obtain(layouts.write(tmp_path / "l", layouts.FIT, manifest=lie), request_of)
 
 
 @pytest.mark.parametrize("config", [{"rootfs": 1}, {"rootfs": {"diff_ids": "x"}}, {"os": "windows"}])
