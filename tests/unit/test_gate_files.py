@@ -2,6 +2,7 @@
 
 import io
 import random
+import re
 import struct
 import tarfile
 
@@ -134,6 +135,78 @@ def test_names_that_share_their_bytes_do_not_fill_the_memory():
         struct.pack_into("<I", data, symbols[0] + 24 * n, at - strings)
     with pytest.raises(BadElfError, match="longer than"):
         elf_symbols.read(bytes(data))
+
+
+LONG = "x" * 60_000
+
+
+def test_needed_names_that_share_their_bytes():
+    """Entries that all name one library of 60 KB; the table has room for 65536 of them: 4 GB."""
+    with pytest.raises(BadElfError, match="longer than"):
+        elf_symbols.read(Elf(needed=(LONG,) * 2000).to_bytes())
+
+
+def test_symbols_versions_and_libraries_share_one_budget(monkeypatch):
+    data = RICH.to_bytes()
+    names = elf_symbols.read(data)
+    of_symbols = sum(map(len, (*names.defined, "perhaps", *(s.name for s in names.undefined))))
+    monkeypatch.setattr(elf_file, "_MOST_NAMES", of_symbols)
+    with pytest.raises(BadElfError, match="longer than"):
+        elf_symbols.read(data)
+
+
+def test_versions_whose_names_share_their_bytes():
+    elf = Elf(versions=(*(f"v{n}" for n in range(6000)), LONG))
+    data = bytearray(elf.to_bytes())
+    strings = data.find(b"\0v0\0v1\0")
+    at = data.find(LONG.encode()) - strings
+    first = data.find(struct.pack("<HHHHIII", 1, 0, 1, 1, 0, 20, 28))
+    for n in range(6000):
+        struct.pack_into("<I", data, first + 28 * n + 20, at)
+    with pytest.raises(BadElfError, match="longer than"):
+        elf_symbols.read(bytes(data))
+
+
+def test_versions_wanted_that_share_their_bytes():
+    """One row that claims 65535 versions; each of them lies where the first does."""
+    data = bytearray(Elf(undefined=(("f", "lib.so", LONG),)).to_bytes())
+    (row,) = re.finditer(rb"\1\0\1\0.{4}\x10\0{7}", data, re.DOTALL)  # vn_version, vn_cnt, vn_file, vn_aux, vn_next
+    struct.pack_into("<H", data, row.start() + 2, 0xFFFF)
+    with pytest.raises(BadElfError, match="longer than"):
+        elf_symbols.read(bytes(data))
+
+
+def sectioned(count, name):
+    """A file that is `count` section headers, all of one name."""
+    header = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\2\1\1", 3, 62, 1, 0, 0, 64, 0, 64, 56, 0, 64, count, 1)
+    text = 64 + 64 * count
+    rows = [struct.pack("<IIQQQQIIQQ", 0, 1, 0, 0, 0, 0, 0, 0, 0, 0)] * count
+    rows[1] = struct.pack("<IIQQQQIIQQ", 0, 3, 0, 0, text, len(name) + 1, 0, 0, 0, 0)
+    return header + b"".join(rows) + name + b"\0"
+
+
+def test_sections_that_share_one_name():
+    with pytest.raises(BadElfError, match="longer than"):
+        elf_file.sections(sectioned(30_000, LONG.encode()))
+
+
+def headed(count, size, kind=2):
+    """A file that is `count` program headers of `size` bytes each."""
+    header = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\2\1\1", 3, 62, 1, 0, 64, 0, 0, 64, size, count, 64, 0, 0)
+    dynamic = struct.pack("<qQ", 1, 0) * 4096
+    return header + struct.pack("<IIQQQQQQ", kind, 6, 120, 120, 120, len(dynamic), 1, 8) * max(count, 1) + dynamic
+
+
+def test_one_dynamic_section_and_no_more():
+    elf_symbols.read(headed(0, 0))
+    with pytest.raises(BadElfError, match="65535 dynamic sections"):
+        elf_symbols.read(headed(0xFFFF, 56))
+
+
+@pytest.mark.parametrize("size", [0, 8, 57])
+def test_program_headers_of_another_size(size):
+    with pytest.raises(BadElfError, match=f"are {size} bytes each"):
+        elf_symbols.read(headed(2, size))
 
 
 @pytest.mark.parametrize("count", [1 << 20, 0xFFFFFFFF])

@@ -21,8 +21,11 @@ HEADER = struct.Struct("<16sHHIQQQIHHHHHH")  # Elf64_Ehdr
 
 _SECTION = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
 _SHT_NULL, _SHT_NOBITS, _SHN_XINDEX = 0, 8, 0xFFFF
-MOST_NAMES = 1 << 28  # bytes of all names; torch 2.3.1's libtorch_cuda.so has 11 million
-MOST_NAME = 1 << 16
+_MOST_TABLE = 1 << 28  # bytes of one table
+# Bytes of all names read from one string table, where entries may share theirs: 65536 times one of 64 KB is 4 GB.
+# torch 2.3.1's libtorch_cuda.so has 11 million.
+_MOST_NAMES = 1 << 26
+_MOST_NAME = 1 << 16
 MOST_ENTRIES = 1 << 16  # of the dynamic section, version tables and section headers
 
 Data = bytes | mmap.mmap
@@ -56,8 +59,8 @@ def sections(data: Data) -> dict[str, tuple[int, int]]:
         names = headers[_names_index(data, headers)] if headers else None
         if names is None:
             return {}
-        text = stretch(data, names[4], names[5])
-        found = {string(text, h[0]): (h[4], h[5]) for h in headers if h[1] not in {_SHT_NULL, _SHT_NOBITS}}
+        text = Names(stretch(data, names[4], names[5]))
+        found = {text.at(h[0]): (h[4], h[5]) for h in headers if h[1] not in {_SHT_NULL, _SHT_NOBITS}}
     except (struct.error, IndexError, OverflowError) as e:
         raise BadElfError("its section headers reach past the end of the file") from e
     if any(at + size > len(data) for at, size in found.values()):
@@ -96,21 +99,31 @@ def stretch(data: Data, at: int, size: int) -> bytes:
     Raises:
         BadElfError: the file is not that long.
     """
-    if at + size > len(data) or size > MOST_NAMES:
+    if at + size > len(data) or size > _MOST_TABLE:
         raise BadElfError("a table reaches past the end of the file")
     return data[at : at + size]
 
 
-def string(table: bytes, at: int) -> str:
-    """The name that begins at `at` in a string table.
+class Names:
+    """A string table, read up to a bound for all of its readers together."""
 
-    Raises:
-        BadElfError: it lies outside, has no end, or would speak to a terminal.
-    """
-    end = table.find(b"\0", at, at + MOST_NAME)
-    if at >= len(table) or end < 0:
-        raise BadElfError("a name has no end")
-    text = table[at:end].decode("utf-8", "backslashreplace")
-    if not text.isprintable():
-        raise BadElfError("a name holds control characters")
-    return text
+    def __init__(self, table: bytes) -> None:
+        self._table = table
+        self._left = _MOST_NAMES
+
+    def at(self, at: int) -> str:
+        """The name that begins at `at`.
+
+        Raises:
+            BadElfError: it lies outside, has no end, would speak to a terminal, or more was read than any file has.
+        """
+        end = self._table.find(b"\0", at, at + _MOST_NAME)
+        if at >= len(self._table) or end < 0:
+            raise BadElfError("a name has no end")
+        self._left -= end - at
+        if self._left < 0:
+            raise BadElfError("its names are longer than its string table can make them")
+        text = self._table[at:end].decode("utf-8", "backslashreplace")
+        if not text.isprintable():
+            raise BadElfError("a name holds control characters")
+        return text

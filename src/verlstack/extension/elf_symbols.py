@@ -112,14 +112,19 @@ class _File:
         self._data = data
         header = elf_file.HEADER.unpack_from(data)
         at, size, count = header[5], header[9], header[10]
+        if count and size != _PROGRAM.size:
+            raise BadElfError(f"its program headers are {size} bytes each, not {_PROGRAM.size}")
         programs = [_PROGRAM.unpack_from(data, at + n * size) for n in range(count)]
         self._loads: list[tuple[int, int, int]] = [  # address, offset, bytes in the file
             (p[3], p[2], p[5]) for p in programs if p[0] == _PT_LOAD
         ]
-        self._entries = [entry for p in programs if p[0] == _PT_DYNAMIC for entry in self._dynamic(p[2], p[5])]
+        dynamic = [(p[2], p[5]) for p in programs if p[0] == _PT_DYNAMIC]
+        if len(dynamic) > 1:
+            raise BadElfError(f"it has {len(dynamic)} dynamic sections")
+        self._entries = self._dynamic(*dynamic[0]) if dynamic else []
         self._values = dict(reversed(self._entries))
         strings = self._values.get(_DT_STRTAB)
-        self._strings = (
+        self._names = elf_file.Names(
             elf_file.stretch(data, self._offset(strings), self._values.get(_DT_STRSZ, 0))
             if strings is not None
             else b""
@@ -160,7 +165,7 @@ class _File:
         return self._offset(self._values[tag]) if tag in self._values else None
 
     def _named(self, wanted: int) -> Iterator[str]:
-        return (elf_file.string(self._strings, value) for tag, value in self._entries if tag == wanted)
+        return (self._names.at(value) for tag, value in self._entries if tag == wanted)
 
     def _symbols(self, versions: dict[int, tuple[str, str, bool]]) -> tuple[tuple[Symbol, ...], frozenset[str]]:
         at = self._table(_DT_SYMTAB)
@@ -170,15 +175,11 @@ class _File:
         indices = self._indices(count)
         undefined: list[Symbol] = []
         defined: set[str] = set()
-        left = elf_file.MOST_NAMES
         table = elf_file.stretch(self._data, at, count * _SYMBOL.size)
         for index, (name_at, info, other, section, _, _) in enumerate(_SYMBOL.iter_unpack(table)):
             if info >> 4 not in {_GLOBAL, _WEAK, _GNU_UNIQUE} or index == 0:
                 continue
-            name = elf_file.string(self._strings, name_at)
-            left -= len(name)
-            if left < 0:
-                raise BadElfError("its symbols' names are longer than its string table can make them")
+            name = self._names.at(name_at)
             if section != _SHN_UNDEF:
                 if other & 3 in {0, 3}:  # default and protected; hidden and internal ones are nobody else's
                     defined.add(name)
@@ -237,21 +238,17 @@ class _File:
         left = elf_file.MOST_ENTRIES
         while True:
             _, count, library, aux, following = _VERNEED.unpack_from(self._data, at)
-            name, inner = elf_file.string(self._strings, library), at + aux
+            name, inner = self._names.at(library), at + aux
+            left -= 1 + count
+            if left < 0:
+                raise BadElfError("its version table has no end")
             for _ in range(count):
-                left -= 1
                 _, flags, index, version, step = _VERNAUX.unpack_from(self._data, inner)
-                yield (
-                    index & _VERSION_BITS,
-                    (name, elf_file.string(self._strings, version), bool(flags & _VER_FLG_WEAK)),
-                )
+                yield index & _VERSION_BITS, (name, self._names.at(version), bool(flags & _VER_FLG_WEAK))
                 inner += step
-            left -= 1
             at += following
             if following == 0:
                 return
-            if left < 0:
-                raise BadElfError("its version table has no end")
 
     def _defined_versions(self) -> Iterator[str]:
         at = self._table(_DT_VERDEF)
@@ -259,7 +256,7 @@ class _File:
             return
         for _ in range(elf_file.MOST_ENTRIES):
             *_, aux, following = _VERDEF.unpack_from(self._data, at)
-            yield elf_file.string(self._strings, _WORD.unpack_from(self._data, at + aux)[0])
+            yield self._names.at(_WORD.unpack_from(self._data, at + aux)[0])
             at += following
             if following == 0:
                 return
