@@ -170,7 +170,8 @@ def test_versions_whose_names_share_their_bytes():
 def test_versions_wanted_that_share_their_bytes():
     """One row that claims 65535 versions; each of them lies where the first does."""
     data = bytearray(Elf(undefined=(("f", "lib.so", LONG),)).to_bytes())
-    (row,) = re.finditer(rb"\1\0\1\0.{4}\x10\0{7}", data, re.DOTALL)  # vn_version, vn_cnt, vn_file, vn_aux, vn_next
+    # vn_version, vn_cnt, vn_file, vn_aux, vn_next
+    (row,) = re.finditer(rb"\x01\x00\x01\x00....\x10\x00{7}", data, re.DOTALL)
     struct.pack_into("<H", data, row.start() + 2, 0xFFFF)
     with pytest.raises(BadElfError, match="longer than"):
         elf_symbols.read(bytes(data))
