@@ -256,6 +256,18 @@ def test_show_says_why_a_base_does_not_fit(project, tmp_path, capsys):
     assert "unfit     the base has no C compiler" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("word", ["auto", "none/such", "oci:", "registry:", ""])
+@pytest.mark.parametrize("verb", [("show",), ("diff", "debian")])
+def test_what_show_and_diff_cannot_look_at(project, monkeypatch, capsys, verb, word):
+    monkeypatch.setattr(bases, "look", lambda spec, request: None)
+    assert cli.main(["base", *verb, word, "--stack", "demo"]) == 2
+    said = capsys.readouterr().err
+    assert f"there is no base {word!r}" in said
+    assert "where: BASE" in said
+    assert "the folder of a layout" in said
+    assert "auto" not in said.replace(repr(word), "")
+
+
 def test_diff_says_what_differs(project, fit, tmp_path, capsys):
     status = layouts.STATUS.replace("2.36-9", "2.36-10").replace(
         "Package: gone\nStatus: deinstall ok config-files", "Package: new\nStatus: install ok installed"

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from verlstack.base import bases
-from verlstack.errors import BaseImageError
+from verlstack.errors import BaseImageError, UsageError
 
 if TYPE_CHECKING:
     from verlstack.base.bases import Found
     from verlstack.base.dpkg import Package
 
+_SPEC = re.compile(r"debian|registry:.+|oci:.+")
+
 
 def named(text: str) -> str:
-    """The spec that a user's word means: a folder is a layout."""
-    return f"oci:{text}" if Path(text).is_dir() else text
+    """The spec that a user's word means: a folder is a layout.
+
+    Raises:
+        UsageError: no base is named so; `auto` would not say which base is looked at.
+    """
+    if text and Path(text).is_dir():
+        return f"oci:{text}"
+    if not _SPEC.fullmatch(text):
+        raise UsageError(
+            f"there is no base {text!r}",
+            where="BASE",
+            todo="write `debian`, `registry:HOST/REPOSITORY@sha256:…`, `oci:DIR` or the folder of a layout",
+        )
+    return text
 
 
 def document(found: Found, wanted: str) -> dict[str, Any]:
