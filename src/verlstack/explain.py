@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import posixpath
 import re
@@ -114,7 +115,8 @@ def owners(records: Mapping[str, bytes]) -> dict[str, str]:
         if match is None:
             continue
         site = posixpath.dirname(posixpath.dirname(path))
-        for row in csv.reader(data.decode("utf-8", "replace").splitlines()):
-            if row:
-                found[posixpath.normpath(posixpath.join("/", site, row[0])).lstrip("/")] = f"{match[1]} {match[2]}"
+        with contextlib.suppress(csv.Error):  # a field longer than any path; what follows it has no owner
+            for row in csv.reader(data.decode("utf-8", "replace").splitlines()):
+                if row:
+                    found[posixpath.normpath(posixpath.join("/", site, row[0])).lstrip("/")] = f"{match[1]} {match[2]}"
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import posixpath
 import tarfile
@@ -164,7 +165,8 @@ def _members(hashing: _Hashing, keep: re.Pattern[str] | None) -> tuple[list[Memb
     kept: dict[str, bytes] = {}
     source = cast("IO[bytes]", hashing)
     # 1 MiB a read: tarfile's own 10 kB costs a quarter of the time
-    with tarfile.open(fileobj=source, mode="r|", bufsize=_CHUNK, tarinfo=_Bounded, encoding="utf-8") as archive:
+    text = functools.partial(tarfile.open, encoding="utf-8", errors="backslashreplace")  # names are printed, and JSON
+    with text(fileobj=source, mode="r|", bufsize=_CHUNK, tarinfo=_Bounded) as archive:
         for member in archive:
             if len(found) >= _MAX_MEMBERS:
                 raise tarfile.ReadError(f"more than {_MAX_MEMBERS} entries")
@@ -219,6 +221,14 @@ def _content(archive: tarfile.TarFile, member: tarfile.TarInfo, kind: Kind, *, w
     return digest.hexdigest(), b"".join(pieces)
 
 
+def _hidden(member: Member) -> str:
+    """The name that a whiteout takes away."""
+    name = posixpath.basename(member.path).removeprefix(_WHITEOUT)
+    if name in {"", ".", ".."}:
+        raise ProofError(f"/{member.path} is a whiteout without a name", todo="do not use this image")
+    return name
+
+
 @dataclass
 class Tree:
     """Layers laid over one another as an engine does it.
@@ -237,7 +247,7 @@ class Tree:
         """Lay one layer over what is there; its whiteouts concern the layers below alone (image-spec, "Whiteouts").
 
         Raises:
-            ProofError: links go in a circle, or a hard link names no file.
+            ProofError: links go in a circle, a hard link names no file, or a whiteout none at all.
         """
         own: list[Member] = []
         for member in members:
@@ -245,7 +255,7 @@ class Tree:
             if name == _OPAQUE:
                 self._empty(self._resolve(folder))
             elif name.startswith(_WHITEOUT):
-                self._remove(posixpath.join(self._resolve(folder), name.removeprefix(_WHITEOUT)))
+                self._remove(posixpath.join(self._resolve(folder), _hidden(member)))
             else:
                 own.append(member)
         for member in own:

@@ -72,6 +72,15 @@ def test_owners_come_from_the_wheels_own_records():
     }
 
 
+def test_a_record_that_is_no_csv():
+    """The csv module takes no field of more than 131072 bytes."""
+    record = b"torch/a.py,,\n" + b"x" * 200_000 + b",,\n"
+    found = explain.owners(
+        {f"{SITE}/torch-2.dist-info/RECORD": record, f"{SITE}/six-1.dist-info/RECORD": b"six.py,,\n"}
+    )
+    assert found == {f"{SITE}/torch/a.py": "torch 2", f"{SITE}/six.py": "six 1"}
+
+
 def table(name):
     return tomllib.loads(resources.files("verlstack").joinpath(f"data/{name}.toml").read_text(encoding="utf-8"))
 

@@ -104,6 +104,23 @@ def test_a_whiteout_of_nothing_is_nothing(tmp_path):
     assert set(tree(tmp_path, [Item("f")], [Item("no/.wh.where"), Item(".wh.g")]).nodes) == {"f"}
 
 
+@pytest.mark.parametrize("name", [".wh.", "a/.wh.", ".wh..", "a/.wh..."])
+def test_a_whiteout_without_a_name_is_refused(tmp_path, name):
+    with pytest.raises(ProofError, match="whiteout without a name"):
+        tree(tmp_path, [folder("."), Item("a/f")], [Item(name)])
+
+
+@pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT, tarfile.PAX_FORMAT])
+def test_names_that_are_not_utf_8_can_be_printed(tmp_path, form):
+    path = tmp_path / "odd.tar"
+    with tarfile.open(path, "w", format=form, encoding="utf-8", errors="surrogateescape") as archive:
+        link = tarfile.TarInfo("caf\udce9")
+        link.type, link.linkname = tarfile.SYMTYPE, "\udcff"
+        archive.addfile(link)
+    (member,) = trees.read(path, NONE).members
+    assert (member.path, member.node.content) == ("caf\\xe9", "\\xff")
+
+
 def test_entries_follow_the_links_of_the_layers_below(tmp_path):
     nodes = tree(tmp_path, [folder("usr/lib"), symlink("lib", "usr/lib")], [Item("lib/x"), Item("lib/.wh.gone")]).nodes
     assert "usr/lib/x" in nodes
