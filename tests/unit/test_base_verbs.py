@@ -256,6 +256,18 @@ def test_show_says_why_a_base_does_not_fit(project, tmp_path, capsys):
     assert "unfit     the base has no C compiler" in capsys.readouterr().out
 
 
+def test_base_build_asks_the_mirror_again(project, monkeypatch):
+    asked = []
+
+    def obtain(spec, request):
+        asked.append((spec, request.fresh))
+        raise BaseImageError("seen enough")
+
+    monkeypatch.setattr(bases, "obtain", obtain)
+    assert cli.main(["base", "build", "demo"]) == 9
+    assert asked == [("debian", True)]
+
+
 @pytest.mark.parametrize("word", ["auto", "none/such", "oci:", "registry:", ""])
 @pytest.mark.parametrize("verb", [("show",), ("diff", "debian")])
 def test_what_show_and_diff_cannot_look_at(project, monkeypatch, capsys, verb, word):

@@ -205,7 +205,7 @@ def test_failures_say_what_they_were(stderr, kind, text):
     assert "secret" not in str(error)
 
 
-def root_tar(path, *, day=b"20000"):
+def root_tar(path, *, day=b"20000", version=b"1.34"):
     """A small bootstrapped tree with every kind of member and every kind of litter."""
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as out:
 
@@ -225,7 +225,7 @@ def root_tar(path, *, day=b"20000"):
         add("./bin", kind=tarfile.SYMTYPE, mode=0o777, link="usr/bin")
         add("./dev/null", kind=tarfile.CHRTYPE)
         add("./etc/shadow", b"root:*:" + day + b":0:99999:7:::\nx:!:::::::\n", mode=0o640, gid=42)
-        add("./var/lib/dpkg/status", b"Package: tar\nStatus: install ok installed\nVersion: 1.34\n\n"
+        add("./var/lib/dpkg/status", b"Package: tar\nStatus: install ok installed\nVersion: " + version + b"\n\n"
             b"Package: gone\nStatus: deinstall ok config-files\nVersion: 1\n")  # fmt: skip
         for litter in (
             "./var/log/dpkg.log", "./etc/machine-id", "./etc/resolv.conf", "./etc/hostname", "./etc/passwd-",
@@ -301,13 +301,15 @@ def etc(monkeypatch, tmp_path):
     return folder
 
 
-def bootstrap(cache, run, env=None, *, offline=False):
-    return debian.bootstrap(a_plan(), cache=cache, env=env or {}, progress=Silent(), offline=offline, run=run)
+def bootstrap(cache, run, env=None, *, offline=False, fresh=False):
+    return debian.bootstrap(
+        a_plan(), cache=cache, env=env or {}, progress=Silent(), offline=offline, fresh=fresh, run=run
+    )
 
 
-def fake_bootstrap(day):
+def fake_bootstrap(day, version=b"1.34"):
     def write(words, env):
-        root_tar(Path(next(word for word in words if word.endswith("root.tar"))), day=day)
+        root_tar(Path(next(word for word in words if word.endswith("root.tar"))), day=day, version=version)
         return shell.Result(args=words, returncode=0, stdout="", stderr="")
 
     return write
@@ -329,6 +331,17 @@ def test_a_bootstrap_is_canonical_cached_and_clean(tmp_path, etc, as_root):
     again = Run(missing=True)
     assert bootstrap(Cache(tmp_path / "one"), again, env, offline=True) == one
     assert again.calls == []
+
+
+def test_a_fresh_bootstrap_sees_a_changed_mirror_and_replaces_the_cached_one(tmp_path, etc, as_root):
+    env, cache = {"PATH": program(tmp_path / "bin", "mmdebstrap")}, Cache(tmp_path / "c")
+    old = bootstrap(cache, Run(bootstrap=fake_bootstrap(b"20000")), env)
+    newer = Run(bootstrap=fake_bootstrap(b"20000", version=b"1.35"))
+    assert bootstrap(cache, newer, env) == old
+    assert bootstrap(cache, newer, env, fresh=True, offline=True) == old
+    new = bootstrap(cache, newer, env, fresh=True)
+    assert (old.packages, new.packages) == ((("tar", "1.34"),), (("tar", "1.35"),))
+    assert bootstrap(cache, Run(missing=True), env, offline=True) == new
 
 
 def test_a_failed_bootstrap_leaves_nothing(tmp_path, etc, as_root):

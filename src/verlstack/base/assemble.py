@@ -48,7 +48,14 @@ class Report:
 
 
 def assemble(
-    stack: Stack, shop: Workshop, *, base: str, packages: Sequence[str], apt: Given | None, dist: Path
+    stack: Stack,
+    shop: Workshop,
+    *,
+    base: str,
+    packages: Sequence[str],
+    apt: Given | None,
+    dist: Path,
+    fresh: bool = False,
 ) -> Report:
     """Write `dist/base-STACK`, an OCI layout of a base and the interpreter's layer, both as `verlstack build` has them.
 
@@ -59,6 +66,7 @@ def assemble(
         packages: Debian packages beside the stack's own.
         apt: mirrors and certificates beside the machine's.
         dist: folder of layouts.
+        fresh: ask the mirror again rather than take a bootstrap from the cache.
 
     Raises:
         UsageError: a name is no package's.
@@ -69,7 +77,7 @@ def assemble(
     stack.compression.check_library()
     python = shop.find_interpreter(stack.python)
     request = build.base_request(stack, shop, python)
-    request = dataclasses.replace(request, apt=apt)
+    request = dataclasses.replace(request, apt=apt, fresh=fresh)
     with _ground(base, request, packages, shop.constraints.parent) as ground:
         job = build.interpreter_job(ground, shop.settings(stack, python))
         bottom = store.find(job, shop.cache)

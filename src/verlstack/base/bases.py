@@ -76,6 +76,7 @@ class Request:
         progress: where to tell.
         offline: use the cache alone.
         apt: for `debian`: other mirrors and certificates than the machine's own.
+        fresh: for `debian`: as `debian.bootstrap` reads it.
         run: starts programs.
     """
 
@@ -90,6 +91,7 @@ class Request:
     progress: Progress
     offline: bool
     apt: Given | None = None
+    fresh: bool = False
     run: Callable[..., shell.Result] = shell.run
 
 
@@ -189,6 +191,7 @@ def _debian(request: Request) -> Base:
         env=request.env,
         progress=request.progress,
         offline=request.offline,
+        fresh=request.fresh,
         run=request.run,
     )
     return Base(

@@ -86,9 +86,19 @@ def bootstrap(
     env: Mapping[str, str],
     progress: Progress,
     offline: bool,
+    fresh: bool = False,
     run: Callable[..., shell.Result] = shell.run,
 ) -> Bootstrap:
     """The base for a plan, from the cache, or from the mirror in about half a minute.
+
+    Args:
+        wanted: the plan.
+        cache: where it is kept.
+        env: environment of the command.
+        progress: where to tell.
+        offline: the cache alone.
+        fresh: bootstrap anew and replace what the cache has, for the mirror may have changed; not when offline.
+        run: starts programs.
 
     Raises:
         BaseImageError: mmdebstrap is missing or failed, the mirror is unreachable or lacks a package.
@@ -97,7 +107,7 @@ def bootstrap(
     """
     with cache.lock(f"base-{wanted.key[:32]}"):
         folder = cache.bases / wanted.key
-        known = load(folder)
+        known = None if fresh and not offline else load(folder)
         if known is None:
             if offline:
                 raise FetchError("the Debian base is not in the cache", where=str(folder), todo="run without --offline")

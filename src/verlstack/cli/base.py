@@ -62,7 +62,13 @@ def _build(arguments: argparse.Namespace) -> int:
     apt = aptsources.given(arguments.mirror, arguments.ca, arguments.trust_ca)
     with workshop(arguments) as (stack, shop):
         report = assemble.assemble(
-            stack, shop, base=arguments.base, packages=arguments.package, apt=apt, dist=dist(arguments, shop)
+            stack,
+            shop,
+            base=arguments.base,
+            packages=arguments.package,
+            apt=apt,
+            dist=dist(arguments, shop),
+            fresh=True,
         )
     if arguments.json:
         print(canonical.dumps(report).decode())
