@@ -18,12 +18,34 @@ if TYPE_CHECKING:
     from verlstack.pins import Stack
 
 VARIABLE = "VERLSTACK_LOCK"
+_MOST = 1 << 22  # bytes of the file; that of cu121 has 30 kB
 _UV = re.compile(r"^uv==(\S+) \\\n((?: {4}--hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", re.MULTILINE)
 
 
 def path(folder: Path, stack: str) -> Path:
     """The file beside a stack's lock."""
     return folder / f"{stack}.bake.json"
+
+
+def of_lock(folder: Path, lock: Lock) -> Path:
+    """The file beside a lock, once it is seen to be that lock's own.
+
+    Raises:
+        LockError: it is missing, damaged, or of another lock.
+    """
+    file = path(folder, lock.stack)
+    try:
+        with file.open("rb") as f:
+            found = json.loads(f.read(_MOST))["variable"][VARIABLE]["default"]["lock"]
+    except OSError as e:
+        what = f"the lock's third file cannot be read: {e.strerror}"
+    except (ValueError, KeyError, TypeError, RecursionError):
+        what = "the lock's third file is damaged"
+    else:
+        if found == f"sha256:{lock.digest}":
+            return file
+        what = "this file is of another lock than the present one"
+    raise LockError(what, where=str(file), todo=f"run `verlstack lock {lock.stack}`")
 
 
 def uv_requirement(tools: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from verlstack import index, oci, source
 from verlstack.cache import storage_errors
-from verlstack.errors import FetchError, LockError
+from verlstack.errors import FetchError, LockError, UsageError
 from verlstack.layer import Blob
 from verlstack.oci import Image, NamedBlob
 
@@ -22,6 +22,17 @@ if TYPE_CHECKING:
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TAG = "os"
+
+
+def require_online(shop: Workshop) -> None:
+    """Refuse `--offline`, which a build in an engine cannot keep.
+
+    Raises:
+        UsageError: the workshop may use the cache alone.
+    """
+    if shop.offline:
+        what = "a build in a container engine fetches from the index: it cannot be had with --offline"
+        raise UsageError(what, where="--offline", todo="run it without --offline")
 
 
 def base_layout(layout: Path, count: int, folder: Path, *, epoch: int) -> str:

@@ -178,10 +178,7 @@ def command(request: Request, extra: Sequence[Path] = ()) -> list[str]:
         request: what to build.
         extra: bake files below all others.
     """
-    how = (
-        "type=oci,tar=false,compression=uncompressed,force-compression=true" if request.form == "oci" else "type=local"
-    )
-    output = f"{how},{_field('dest', request.output)}"
+    output = f"{_FORMS[request.form]},{_field('dest', request.output)}"
     sets = [f"*.contexts.{name}={value}" for name, value in sorted(request.contexts.items())]
     sets += [f"*.secrets=id={name},{_field('src', path)}" for name, path in sorted(request.secrets.items())]
     sets += [f"{request.target}.args.{name}={value}" for name, value in sorted(request.arguments.items())]

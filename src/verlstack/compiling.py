@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import tempfile
 from pathlib import Path
@@ -49,13 +50,16 @@ def compile_wheel(
         run: starts programs.
 
     Raises:
-        UsageError: the stack has no compiled extension.
+        UsageError: the stack has no compiled extension, or the engine may not fetch.
+        LockError: the file for bake is not the lock's.
         EngineError: no engine that can build.
         BuildError: a step fails; its last lines are passed on.
         WheelError: the wheel does not pass the gate; rule and symbol are named.
         BaseImageError, FetchError, StorageError: as the parts say.
     """
     extension = lock.extension
+    buildinputs.require_online(shop)
+    arguments = bakefile.of_lock(shop.constraints, lock)
     builder = buildkit.check(shop.env)
     with tempfile.TemporaryDirectory(prefix="compile-", dir=shop.cache.tmp) as name:
         folder = Path(name)
@@ -67,7 +71,7 @@ def compile_wheel(
         checkout = shop.constraints.parent
         request = buildkit.Request(
             folder=checkout,
-            files=(checkout / buildkit.BAKE, bakefile.path(shop.constraints, stack.name)),
+            files=(checkout / buildkit.BAKE, arguments),
             target=_TARGET,
             output=folder / "out",
             form="local",
@@ -105,16 +109,31 @@ def _from_debian(
     for entry in manifest["layers"]:
         blob = made.layout / oci.blob_path(entry["digest"])
         imagescan.lay(tree, blob, entry["mediaType"].rpartition("+")[2])
-    status = folder / "status"
-    status.write_text(tree.text(_STATUS), encoding="utf-8")
-    kit = shop.cache.root / "toolchain"
-    shop.progress.say("toolchain: nvcc and g++ from the distribution's archive")
-    script = shop.constraints.parent / _TOOLCHAIN
-    done = run([script, kit, status], env={**shop.env}, timeout=_HOUR)
-    if done.returncode:
-        raise BuildError(f"the toolchain cannot be had:\n{done.tail}", where=_TOOLCHAIN)
+    kit = _toolchain(shop, tree.text(_STATUS), folder / "status", run)
     return {
         "os": f"oci-layout://{made.layout}@{made.digest}",
         "cuda": str(kit / "cuda"),
         "debs": str(kit / "debs"),
     }
+
+
+def _toolchain(shop: Workshop, installed: str, status: Path, run: Callable[..., shell.Result]) -> Path:
+    """The folder with toolkit and compiler for a base; another base lacks other packages.
+
+    Args:
+        shop: the surroundings.
+        installed: dpkg's status of the base.
+        status: where to write it for the script.
+        run: starts programs.
+    """
+    data = installed.encode()
+    status.write_bytes(data)
+    key = hashlib.sha256(data).hexdigest()[:32]
+    kit = shop.cache.root / "toolchain" / key
+    shop.progress.say("toolchain: nvcc and g++ from the distribution's archive")
+    script = shop.constraints.parent / _TOOLCHAIN
+    with shop.cache.lock(f"toolchain-{key}"):
+        done = run([script, kit, status], env={**shop.env}, timeout=_HOUR)
+    if done.returncode:
+        raise BuildError(f"the toolchain cannot be had:\n{done.tail}", where=_TOOLCHAIN)
+    return kit

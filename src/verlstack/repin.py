@@ -38,17 +38,24 @@ def repin(stack: str, table: str, values: Mapping[str, Value], shop: Workshop) -
         shop: the surroundings.
 
     Raises:
-        PinsError: the file cannot be edited safely, or what it then says is wrong.
+        PinsError: the file cannot be edited safely, what it then says is wrong, or somebody else changed it meanwhile.
         VerlstackError: as `lock.lock`.
     """
     path = shop.constraints / "stacks.toml"
-    with storage_errors(shop.cache.tmp), tempfile.TemporaryDirectory(prefix="pins-", dir=shop.cache.tmp) as name:
+    with (
+        shop.cache.lock("pins"),
+        storage_errors(shop.cache.tmp),
+        tempfile.TemporaryDirectory(prefix="pins-", dir=shop.cache.tmp) as name,
+    ):
         beside = Path(name)
-        changed = edit(path.read_text(encoding="utf-8"), table, values, where=str(path))
+        before = path.read_text(encoding="utf-8")
+        changed = edit(before, table, values, where=str(path))
         (beside / path.name).write_text(changed, encoding="utf-8")
         if (tools := shop.constraints / "tools.txt").exists():
             shutil.copy(tools, beside)  # the lock's third file, for the Dockerfile, names uv
         made = lock.lock(pins.load(beside / path.name, stack), dataclasses.replace(shop, constraints=beside))
+        if path.read_text(encoding="utf-8") != before:  # an editor knows nothing of our lock
+            raise PinsError("the pins were changed meanwhile", where=str(path), todo="run the command again")
         for new in (beside / path.name, *lockfile.paths(beside, stack), bakefile.path(beside, stack)):
             if not new.exists():
                 continue

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from verlstack import buildinputs, buildkit, explain, leftovers, oci, prove, recast, trees
+from verlstack import bakefile, buildinputs, buildkit, explain, leftovers, oci, prove, recast, trees
 from verlstack.errors import LockError, ProofError, WheelError
 
 if TYPE_CHECKING:
@@ -105,15 +105,17 @@ def by_buildkit(lock: Lock, shop: Workshop, layout: Path) -> Report:
         layout: the composed image, an OCI layout.
 
     Raises:
-        LockError: the composed image is of another lock, or damaged.
-        UsageError: there is no composed image.
+        LockError: the composed image or the file for bake is of another lock, or damaged.
+        UsageError: there is no composed image, or the engine may not fetch.
         EngineError: no engine that can build.
         BuildError: a step of the Dockerfile fails.
         FetchError, StorageError, BaseImageError: as the build says.
     """
     start = time.monotonic()
+    buildinputs.require_online(shop)
     digest, _, config = oci.read_layout(layout)
     prove.check_lock(config, lock, layout)
+    bakefile.of_lock(shop.constraints, lock)
     builder = buildkit.check(shop.env)
     with tempfile.TemporaryDirectory(prefix="reproduce-", dir=shop.cache.tmp) as name:
         folder = Path(name)
@@ -143,7 +145,7 @@ def _build(lock: Lock, shop: Workshop, layout: Path, builder: Builder, folder: P
     os = buildinputs.base_layout(layout, below, folder / "os", epoch=lock.epoch)
     request = buildkit.Request(
         folder=shop.constraints.parent,
-        files=(shop.constraints.parent / buildkit.BAKE, shop.constraints / f"{lock.stack}.bake.json"),
+        files=(shop.constraints.parent / buildkit.BAKE, bakefile.path(shop.constraints, lock.stack)),
         target=_TARGET,
         output=folder / "image",
         contexts={"os": os, **buildinputs.contexts(lock, shop, folder)},

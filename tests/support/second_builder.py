@@ -43,4 +43,7 @@ def prepare(stack: Tiny) -> None:
     copies = "".join(f"COPY --link docker/layers/{name}/ /\n" for name in above)
     (folder / "Dockerfile").write_text(f"FROM os AS runtime\n{copies}WORKDIR /\n")
     (folder / "docker-bake.hcl").write_text(BAKE)
-    (stack.root / "constraints" / "tiny.bake.json").write_text(json.dumps({"variable": {"LAYERS": {"default": above}}}))
+    _, _, config = oci.read_layout(stack.root / "dist" / "tiny")
+    lock = {"lock": config["config"]["Labels"]["dev.verlstack.lock"]}
+    variables = {"VERLSTACK_LOCK": {"default": lock}, "LAYERS": {"default": above}}
+    (stack.root / "constraints" / "tiny.bake.json").write_text(json.dumps({"variable": variables}))

@@ -1,5 +1,6 @@
 """The lock as arguments of the Dockerfile, and the packages that a compile needs."""
 
+import dataclasses
 import json
 
 import pytest
@@ -106,6 +107,23 @@ def test_a_pinned_wheel_is_a_layer_and_changes_the_tag(stack):
     assert pinned["args"]["FLASH_ATTN"] == f"flash-attn==2.5.9 --hash=sha256:{'d' * 64}"
     assert "FLASH_ATTN" not in without["args"]
     assert (without["tag"], pinned["tag"]) == ("demo-sdpa", "demo")
+
+
+def test_the_file_of_the_present_lock(tmp_path, stack):
+    path = bakefile.path(tmp_path, "demo")
+    path.write_text(bakefile.render(stack, a_lock(), uv="uv==1 --hash=sha256:x", torch=("torch",)))
+    assert bakefile.of_lock(tmp_path, a_lock()) == path
+    with pytest.raises(LockError, match="of another lock") as e:
+        bakefile.of_lock(tmp_path, dataclasses.replace(a_lock(), digest="8" * 64))
+    assert (e.value.where, "verlstack lock demo" in e.value.todo) == (str(path), True)
+
+
+@pytest.mark.parametrize("data", [None, b"", b"[]", b"\xff", b"[" * 100_000, b'{"variable": 3}', b'{"variable": {}}'])
+def test_a_file_that_cannot_be_read(tmp_path, data):
+    if data is not None:
+        bakefile.path(tmp_path, "demo").write_bytes(data)
+    with pytest.raises(LockError, match="cannot be read" if data is None else "is damaged"):
+        bakefile.of_lock(tmp_path, a_lock())
 
 
 def test_uv_and_all_its_hashes():

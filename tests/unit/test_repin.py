@@ -1,5 +1,6 @@
 """Pins changed by program: comments stay, nothing else changes, and it is all or nothing."""
 
+import contextlib
 import tomllib
 import types
 from pathlib import Path
@@ -145,6 +146,38 @@ def test_a_lock_that_fails_changes_nothing(shop, monkeypatch):
     with pytest.raises(FetchError):
         repin.repin("demo", "stack.demo.flash_attn", VALUES, shop)
     assert now(shop) == before
+
+
+def test_pins_that_were_changed_meanwhile_are_kept(shop, monkeypatch):
+    def edit(stack, other):
+        path = shop.constraints / "stacks.toml"
+        path.write_text(path.read_text() + "# mine\n")
+        return types.SimpleNamespace(stack=stack.name)
+
+    monkeypatch.setattr("verlstack.lock.lock", edit)
+    _, *locks = now(shop)
+    with pytest.raises(PinsError, match="changed meanwhile"):
+        repin.repin("demo", "stack.demo.flash_attn", VALUES, shop)
+    text, *after = now(shop)
+    assert text.endswith("# mine\n")
+    assert "8" * 64 not in text
+    assert after == locks
+
+
+def test_one_change_of_the_pins_at_a_time(shop, monkeypatch):
+    """The lock is held while the pins are read, made and replaced."""
+    held = []
+
+    @contextlib.contextmanager
+    def lock(name):
+        held.append(name)
+        before = (shop.constraints / "stacks.toml").read_text()
+        yield
+        assert (shop.constraints / "stacks.toml").read_text() != before
+
+    monkeypatch.setattr(shop.cache, "lock", lock)
+    repin.repin("demo", "stack.demo.flash_attn", VALUES, shop)
+    assert held == ["pins"]
 
 
 def test_killed_between_the_writes_the_lock_is_stale(shop, monkeypatch):

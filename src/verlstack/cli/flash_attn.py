@@ -24,7 +24,9 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser], common:
     pin = actions.add_parser("pin", parents=[common], help="put a compiled wheel into the pins and the lock")
     compile_ = actions.add_parser("compile", parents=[common], help="compile it in a container engine, then add it")
     compile_.add_argument(
-        "--base", help="debian: bootstrap, with nvcc from Debian's archive (default: the images that the pins name)"
+        "--base",
+        choices=("debian",),
+        help="debian: bootstrap, with nvcc from Debian's archive (default: the images that the pins name)",
     )
     add.add_argument("wheel", type=Path, metavar="WHEEL", help="the file")
     pin.add_argument(
