@@ -35,7 +35,9 @@ FROM scratch AS debs
 FROM base AS tools
 ARG UV
 RUN --mount=type=bind,source=docker/tools-in-image.sh,target=/run/docker/tools-in-image.sh \
+    --mount=type=bind,source=docker/base.sh,target=/run/docker/base.sh \
     --mount=type=bind,from=pip,target=/run/pip \
+    --mount=type=secret,id=apt_sources --mount=type=secret,id=proxy \
     --mount=type=secret,id=pip_conf --mount=type=secret,id=ca \
     /run/docker/tools-in-image.sh
 
@@ -291,6 +293,7 @@ FROM base AS toolchain
 ARG CUDA
 ENV CUDA_HOME=/usr/local/cuda
 RUN --mount=type=bind,source=docker/toolchain.sh,target=/run/docker/toolchain.sh \
+    --mount=type=bind,source=docker/base.sh,target=/run/docker/base.sh \
     --mount=type=bind,from=cuda,source=usr/local,target=/run/cuda \
     --mount=type=bind,from=debs,target=/run/debs \
     --mount=type=secret,id=apt_sources --mount=type=secret,id=ca --mount=type=secret,id=proxy \
@@ -304,7 +307,7 @@ RUN --mount=type=bind,source=docker/build-env.sh,target=/run/docker/build-env.sh
     REQUIREMENTS="${COMPILE_REQUIREMENTS}" /run/docker/build-env.sh
 # What was compiled stays in a cache of BuildKit's, so that a stopped compile goes on.
 ARG CUDA_ARCHS EXTENSION MAX_JOBS COMPILE_KEY
-RUN --mount=type=cache,target=/build,id=verlstack-compile-${COMPILE_KEY} \
+RUN --mount=type=cache,target=/build,id=verlstack-compile-${COMPILE_KEY},sharing=locked \
     --mount=type=bind,source=docker/flash-attn.sh,target=/run/docker/flash-attn.sh \
     --mount=type=bind,source=docker/nvcc.py,target=/run/docker/nvcc.py \
     --mount=type=bind,from=extension-source,target=/run/source \

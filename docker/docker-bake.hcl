@@ -6,6 +6,7 @@
 // contexts and secrets come from the command line, as `verlstack reproduce --engine buildkit` gives them:
 //   --set '*.contexts.os=docker-image://…'  --set '*.contexts.verl-source=DIR'  --set '*.secrets=id=uv_toml,src=FILE'
 
+// "Can't access attributes" means that the second -f is missing.
 variable "VERLSTACK_LOCK" {} // one variable with a name of our own: bake lets the environment override any of them
 
 group "default" { targets = ["runtime"] }

@@ -9,6 +9,7 @@
 # was stopped goes on with the file it was at (ninja compares commands and times).
 set -euo pipefail
 umask 022
+[[ $# -eq 3 ]] || { echo "usage: $0 SOURCE BUILD OUT" >&2 && exit 2; }
 readonly source=$1 build=$2 out=$3
 export LC_ALL=C.UTF-8 TZ=UTC PYTHONHASHSEED=0 HOME=$build TMPDIR=/tmp
 export PIP_CONFIG_FILE=/dev/null PIP_DISABLE_PIP_VERSION_CHECK=1
@@ -36,7 +37,7 @@ jobs() {
 	if [[ -n ${MAX_JOBS-} ]]; then
 		[[ $MAX_JOBS =~ ^[1-9][0-9]{0,3}$ ]] || fail "MAX_JOBS=$MAX_JOBS is no number of jobs" "leave it out, or give 1 or more"
 		((MAX_JOBS <= most)) || fail "MAX_JOBS=$MAX_JOBS needs $((MAX_JOBS * job_mib)) MiB of memory, $free MiB are free" \
-			"leave it out, or give at most $most"
+			"leave it out, or give fewer"
 		most=$MAX_JOBS
 	elif ((most == 0)); then
 		fail "one job needs $job_mib MiB of memory, $free MiB are free" "free memory, or raise the container's limit"
@@ -59,11 +60,19 @@ done
 
 MAX_JOBS=$(jobs)
 
+# What another compiler, or another Python's torch, has left here would be taken for ours: nvcc's path is the same.
+made_by=$({ "$CUDA_HOME/bin/nvcc" --version && g++ -v && python -c 'import sys, torch; print(sys.version, torch.__version__)' &&
+	sha256sum "$here/nvcc.py"; } 2>&1 | sha256sum)
+mkdir -p "$build"
+if [[ $(cat "$build/made-by" 2>/dev/null) != "$made_by" ]]; then
+	find "$build" -mindepth 1 -delete
+	printf '%s\n' "$made_by" >"$build/made-by"
+fi
+rm -rf "$build/sdist"
 mkdir -p "$build/sdist" "$build/bin" "$out"
-if [[ -z $(find "$source" -name '*.tar.gz' -print -quit) ]]; then
+if [[ -z $(find "$source" -maxdepth 1 -name '*.tar.gz' -print -quit) ]]; then
 	[[ ! -s /run/secrets/pip_conf ]] || PIP_CONFIG_FILE=/run/secrets/pip_conf
 	[[ ! -s /run/secrets/ca ]] || export PIP_CERT=/run/secrets/ca
-	rm -f "$build"/sdist/*
 	printf '%s\n' "$EXTENSION" >"$build/requirements.txt"
 	# Its setup.py asks git for a submodule that the archive already holds, and fails where there is no git at all.
 	ln -sf /bin/true "$build/bin/git"
@@ -73,7 +82,11 @@ else
 	cp "$source"/*.tar.gz "$build/sdist/"
 fi
 archives=("$build"/sdist/*.tar.gz)
-[[ ${#archives[@]} -eq 1 ]] || fail "there are ${#archives[@]} source archives instead of one" "give the one that the lock names"
+[[ ${#archives[@]} -eq 1 && -e ${archives[0]} ]] ||
+	fail "there are ${#archives[@]} source archives instead of one" "give the one that the lock names"
+[[ -z ${EXTENSION-} || $EXTENSION == *"--hash=sha256:$(sha256sum <"${archives[0]}" | cut -d' ' -f1)"* ]] ||
+	fail "the source archive is not the one whose hash the lock names" "fetch it again: verlstack fetch"
+gzip -t "${archives[0]}" || fail "the source archive is damaged" "fetch it again: verlstack fetch"
 cd "$build"
 # Times come from the archive, so a second unpacking changes nothing for ninja.
 tar -xzf "${archives[0]}" --no-same-owner
@@ -85,7 +98,7 @@ export MAX_JOBS PYTORCH_NVCC=$here/nvcc.py COMPILE_LOG=$build/compile.log PATH=$
 export FLASH_ATTENTION_FORCE_BUILD=TRUE # else its setup.py looks for a wheel on the network and takes it unseen
 nvcc=$("$CUDA_HOME/bin/nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')
 echo "flash-attn: compiling $folder for $CUDA_ARCHS with nvcc $nvcc, $MAX_JOBS jobs"
-started=$SECONDS status=0
+status=0
 (cd "$folder" && exec python -m pip wheel --no-build-isolation --no-deps --no-index --no-cache-dir --verbose --wheel-dir "$out" .) \
 	2>&1 | tee "$build/pip.log" || status=$?
 if ((status)); then
@@ -96,7 +109,9 @@ if ((status)); then
 	fail "the compile failed with exit status $status" "read the compiler's words above; what was compiled is kept"
 fi
 full=$("$CUDA_HOME/bin/nvcc" --version | sed -n 's/.*, V\([0-9.]*\).*/\1/p')
+# Of all runs together: a compile that was stopped and went on would tell minutes for hours.
+seconds=$(awk -F '\t' -v jobs="$MAX_JOBS" '{ sum += $2 + 0 } END { print int(sum / jobs) }' "$COMPILE_LOG")
 peak=$(awk -F '\t' '{ sub(/ MiB/, "", $3); if ($3 + 0 > most) most = $3 + 0 } END { print most + 0 }' "$COMPILE_LOG")
 printf '{"compiler": "nvcc %s, g++ %s", "seconds": %d, "peak_mib": %d, "jobs": %d}\n' \
-	"$full" "$(g++ -dumpfullversion)" $((SECONDS - started)) "$peak" "$MAX_JOBS" >"$out/compile.json"
+	"$full" "$(g++ -dumpfullversion)" "$seconds" "$peak" "$MAX_JOBS" >"$out/compile.json"
 cp "$COMPILE_LOG" "$out/compile.log" # a line a file: name, seconds, memory of the largest process, exit status

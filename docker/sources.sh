@@ -7,6 +7,7 @@
 # Environment: SOURCE_DATE_EPOCH; STRIP, paths to leave out of DIR. The venv of this stage holds the pinned build tools.
 set -euo pipefail
 umask 022
+[[ $# -ge 1 ]] || { echo "usage: $0 DIR SHA256 | -" >&2 && exit 2; }
 readonly python=/opt/verl/bin/python from=$1 wanted=${2-}
 export TZ=UTC LC_ALL=C.UTF-8 PYTHONHASHSEED=0 HOME=/build PIP_CONFIG_FILE=/dev/null PIP_DISABLE_PIP_VERSION_CHECK=1
 [[ ! -s /run/secrets/ca ]] || export PIP_CERT=/run/secrets/ca

@@ -29,6 +29,7 @@ fail() { # WHAT WHERE DO
 [[ -e $dir/.complete ]] && exit 0
 [[ -r $keyring ]] || fail "Debian's keyring is missing" "$keyring" "apt-get install debian-archive-keyring"
 [[ -r $status ]] || fail "the base's package list cannot be read" "$status" "give /var/lib/dpkg/status of the base"
+find "$dir" -maxdepth 1 -name 'tmp.*' -exec rm -rf {} + # what a killed run left
 work=$(mktemp -d "$dir/tmp.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work"/{kit,own}/{state/lists/partial,cache/archives/partial} "$work/debs" "$work/tree"
@@ -51,9 +52,9 @@ try() { # WHAT DO COMMAND…: its output is shown only if it fails
 	"$@" >"$work/log" 2>&1 || fail "$what: $(tail -n 3 "$work/log")" "apt" "$todo"
 }
 
-# shellcheck disable=SC2016 # apt's variables, not the shell's
-mirror=$(apt-get indextargets --no-release-info --format '$(REPO_URI) $(COMPONENT)' 'Created-By: Packages' |
-	awk '$2 == "main" && !/security/ { print $1; exit }')
+# shellcheck disable=SC2016,SC1091 # apt's variables, not the shell's; a file of every Debian machine
+mirror=$(apt-get indextargets --no-release-info --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
+	awk -v suite="$(. /etc/os-release && echo "${VERSION_CODENAME-}")" '$2 == suite && $3 == "main" { print $1; exit }')
 [[ -n $mirror ]] || fail "apt knows no mirror with the component main" "/etc/apt" "add your Debian mirror there"
 (umask 077 && printf 'deb [signed-by=%s] %s %s main non-free\n' "$keyring" "$mirror" "$suite" >"$work/sources.list")
 echo "toolchain: fetching ${kit[*]} of Debian $suite (1.1 GB)" >&2
@@ -65,8 +66,9 @@ try "the package list of this machine's release cannot be had" "see that apt-get
 	own_apt "$work/own" "$status" update
 try "g++ cannot be had for the base" "see that apt-get update works here; the base must be of this machine's release" \
 	own_apt "$work/own" "$status" --yes --no-install-recommends --download-only install g++
-mv "$work"/own/cache/archives/*.deb "$work/debs/"
+find "$work/own/cache/archives" -name '*.deb' -exec mv -t "$work/debs" {} + # none, where the base has g++
 
+shopt -s nullglob
 # shellcheck disable=SC2016 # dpkg's variables
 for deb in "$work"/tree/*.deb "$work"/debs/*.deb; do
 	dpkg-deb --show --showformat '${Package} ${Version} ' "$deb" && sha256sum <"$deb" | cut -d' ' -f1

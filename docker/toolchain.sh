@@ -8,8 +8,10 @@
 # DEBS_DIR holds packages to install where the base has no apt, or is empty. Environment: CUDA, the stack's "12.1".
 set -euo pipefail
 umask 022
+[[ $# -eq 2 ]] || { echo "usage: $0 CUDA_DIR DEBS_DIR" >&2 && exit 2; }
 export LC_ALL=C DEBIAN_FRONTEND=noninteractive
-readonly from=$1 debs=$2
+here=$(dirname -- "$(readlink -f -- "$0")")
+readonly here from=$1 debs=$2
 
 fail() { # WHAT DO
 	printf 'toolchain: error: %s\n  do:    %s\n' "$1" "$2" >&2
@@ -29,13 +31,13 @@ fi
 cp -a "${kits[0]}" /usr/local/
 ln -sfn "$(basename "${kits[0]}")" /usr/local/cuda
 
-if ! command -v g++ >/dev/null; then
-	packages=("$debs"/*.deb)
-	if [[ ${#packages[@]} -gt 0 ]]; then
-		dpkg --install "${packages[@]}" >/dev/null
-	else
-		apt-get update -qq && apt-get install -qq -y --no-install-recommends g++ >/dev/null
-		rm -rf /var/lib/apt/lists/*
-	fi
+shopt -s nullglob
+packages=("$debs"/*.deb)
+if command -v g++ >/dev/null; then
+	:
+elif [[ ${#packages[@]} -gt 0 ]]; then
+	dpkg --install "${packages[@]}" >/dev/null
+else
+	PACKAGES=g++ "$here/base.sh" # with the mirror, CA and proxy that an admin gives
 fi
 g++ --version | sed -n 1p

@@ -15,7 +15,7 @@ if [[ ${#wheels[@]} -gt 0 ]]; then
 elif python3 -m pip --version >/dev/null 2>&1; then
 	pip=(python3 -m pip)
 elif command -v apt-get >/dev/null; then
-	apt-get update -qq && apt-get install -qq -y --no-install-recommends python3-pip >/dev/null
+	PACKAGES=python3-pip "$(dirname -- "$(readlink -f -- "$0")")/base.sh" # with an admin's mirror, CA and proxy
 	pip=(python3 -m pip)
 else
 	printf 'tools: error: the base has neither pip nor apt-get\n  do:    build through verlstack, which lends pip\n' >&2

@@ -7,6 +7,7 @@
 # given.
 set -euo pipefail
 umask 022
+[[ $# -eq 1 ]] || { echo "usage: $0 REQUIREMENTS" >&2 && exit 2; }
 here=$(dirname -- "$(readlink -f -- "$0")")
 
 install() {

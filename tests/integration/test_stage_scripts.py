@@ -40,7 +40,7 @@ def compile_it(tmp_path):
         program(tmp_path / "bin", "ninja", "exit 0")
         program(tmp_path / "bin", "g++", "echo 12.2.0")
         words = [DOCKER / "flash-attn.sh", tmp_path / source, tmp_path / "build", tmp_path / "out"]
-        env = {"CUDA_HOME": str(cuda), "CUDA_ARCHS": "8.0 9.0", "EXTENSION": "demo==1.0"} | env
+        env = {"CUDA_HOME": str(cuda), "CUDA_ARCHS": "8.0 9.0"} | env
         path = f"{tmp_path / 'bin'}:/usr/bin:/bin" if ninja else str(without(tmp_path / "bin", "ninja"))
         return subprocess.run(words, env={"PATH": path} | env, capture_output=True, text=True, timeout=60)
 
@@ -78,11 +78,13 @@ def test_a_compile_hands_on_its_log(compile_it, tmp_path):
         ({"CUDA_ARCHS": "8.0 12.0"}, "torch itself has no code for architecture 12.0; it has: sm_50", "correct"),
         ({"MAX_JOBS": "many"}, "MAX_JOBS=many is no number of jobs", "give 1 or more"),
         ({"MAX_JOBS": "0"}, "MAX_JOBS=0 is no number of jobs", "give 1 or more"),
-        ({"MAX_JOBS": "9999"}, r"MAX_JOBS=9999 needs 59994000 MiB of memory", "give at most"),
+        ({"MAX_JOBS": "9999"}, r"MAX_JOBS=9999 needs 59994000 MiB of memory", "give fewer"),
         ({"ninja": False}, "ninja is missing", "flash_attn.build_tools"),
         ({"pip": "echo 'nvcc error: cicc died due to signal 9'; exit 1"}, "killed for lack of memory", "MAX_JOBS=1"),
         ({"pip": "echo 'error: identifier is undefined'; exit 3"}, "failed with exit status 3", "compiler's words"),
         ({"source": "two"}, "there are 2 source archives instead of one", "the one that the lock names"),
+        ({"EXTENSION": "demo==1.0 --hash=sha256:" + "0" * 64}, "is not the one whose hash the lock names", "fetch"),
+        ({"source": "damaged"}, "the source archive is damaged", "fetch it again"),
         ({"source": "flat"}, "has no single folder with a setup.py", "is it an sdist"),
     ],
 )
@@ -90,6 +92,8 @@ def test_what_is_wrong_is_said(compile_it, tmp_path, settings, says, do):
     for name in ("demo-1.0", "demo-2.0"):
         sdist(tmp_path / "two", name)
     sdist(tmp_path / "flat", files=("a/x", "b/y"))
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "demo-1.0.tar.gz").write_bytes(b"no gzip")
     done = compile_it(**settings)
     assert done.returncode == 1
     assert says in done.stderr, done.stderr
@@ -104,6 +108,14 @@ def test_what_was_compiled_is_kept(compile_it, tmp_path):
     before = kept.stat().st_mtime_ns, (kept.parents[1] / "setup.py").stat().st_mtime_ns
     assert compile_it(pip='echo again >> "$COMPILE_LOG"').returncode == 0
     assert (kept.stat().st_mtime_ns, (kept.parents[1] / "setup.py").stat().st_mtime_ns) == before
+
+
+def test_objects_of_another_compiler_are_not_taken(compile_it, tmp_path):
+    """The path of nvcc is the same, so ninja would see no change."""
+    assert compile_it(pip="mkdir -p build; echo object > build/x.o; exit 1").returncode == 1
+    program(tmp_path / "cuda" / "bin", "nvcc", 'echo "Cuda compilation tools, release 12.4, V12.4.131"')
+    assert compile_it(pip='ls build 2>&1; echo again >> "$COMPILE_LOG"').returncode == 0
+    assert not (tmp_path / "build" / "demo-1.0" / "build").exists()
 
 
 @pytest.fixture
