@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
-from verlstack.cache import atomic, sha256_file
-from verlstack.errors import UsageError
+from verlstack.cache import atomic, sha256_file, storage_errors
+from verlstack.errors import UsageError, WheelError
 from verlstack.extension import key, shelf, supply
 from verlstack.extension.shelf import Cost, Shelved
 
@@ -39,11 +40,14 @@ def add(path: Path, stack: Stack, lock: Lock, shop: Workshop) -> Shelved:
         StorageError: the cache cannot be written.
     """
     _check_name(path, lock)
-    supply.require(path, stack, lock, shop)
-    sha256 = sha256_file(path)
-    target = shop.cache.file(sha256, path.name)
-    with atomic(target) as out, path.open("rb") as f:
-        shutil.copyfileobj(f, out)
+    with storage_errors(shop.cache.tmp), tempfile.TemporaryDirectory(prefix="wheel-", dir=shop.cache.tmp) as name:
+        # What is gated and hashed is a copy of ours: nobody can put other bytes into its place meanwhile.
+        own = Path(shutil.copyfile(path, Path(name) / path.name))
+        _gate(own, path, stack, lock, shop)
+        sha256 = sha256_file(own)
+        target = shop.cache.file(sha256, path.name)
+        with atomic(target) as out, own.open("rb") as f:
+            shutil.copyfileobj(f, out)
     compiler, cost = _told(path.with_name(COST_FILE))
     note = Shelved(
         wheel=path.name,
@@ -54,6 +58,14 @@ def add(path: Path, stack: Stack, lock: Lock, shop: Workshop) -> Shelved:
     )
     shelf.put(note, shop.cache)
     return note
+
+
+def _gate(own: Path, path: Path, stack: Stack, lock: Lock, shop: Workshop) -> None:
+    """Gate our copy, and speak of the user's file."""
+    try:
+        supply.require(own, stack, lock, shop)
+    except WheelError as e:
+        raise WheelError(e.what, where=str(path), todo=e.todo) from e
 
 
 def named(text: str, stack: Stack, lock: Lock, shop: Workshop) -> Shelved:

@@ -66,6 +66,15 @@ class _Looked:
     code: dict[fatbin.Container, int]
 
 
+def contents(wheel: Path, python: str, tags: frozenset[Tag]) -> wheels.Plan:
+    """What a wheel would install: known without the stack's wheels, so asked before they are fetched.
+
+    Raises:
+        WheelError: the wheel is damaged, hostile, or for another interpreter.
+    """
+    return wheels.plan(wheel, wheels.Venv(root="opt/verl", python=python), tags)
+
+
 def check(wheel: Path, against: Against) -> tuple[Finding, ...]:
     """Everything that is wrong with a compiled wheel; empty if it may be used.
 
@@ -79,7 +88,7 @@ def check(wheel: Path, against: Against) -> tuple[Finding, ...]:
         StorageError: `notes` has no room.
     """
     _check_archs(against.archs)
-    planned = wheels.plan(wheel, wheels.Venv(root="opt/verl", python=against.python), against.tags)
+    planned = contents(wheel, against.python, against.tags)
     with Reader() as reader:
         givers = {sha256: path for sha256, path in against.wheels.items() if path.name.startswith(_GIVERS)}
         libraries = Libraries(givers, reader, against.notes)

@@ -61,13 +61,15 @@ def require(path: Path, stack: Stack, lock: Lock, shop: Workshop) -> None:
         FetchError: torch's or NVIDIA's wheels, which it is compared with, cannot be had.
         StorageError: the disk is full, read-only or forbidden.
     """
+    tags = frozenset(plan.tags(lock.python, stack.platform))
+    gate.contents(path, lock.python, tags)  # what is no wheel is refused before 2.6 GB are fetched
     linked = shop.fetch([w for w in lock.wheels if w.project == "torch" or w.project.startswith("nvidia-")])
     notes = shop.cache.root / "symbols"
     with storage_errors(notes):
         notes.mkdir(exist_ok=True)
     against = gate.Against(
         python=lock.python,
-        tags=frozenset(plan.tags(lock.python, stack.platform)),
+        tags=tags,
         wheels=linked,
         base=system.of_platform(stack.platform),  # not the base at hand: the wheel's layer goes onto any
         archs=lock.extension.cuda_archs,
