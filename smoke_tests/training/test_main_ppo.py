@@ -1,0 +1,148 @@
+"""End to end: main_ppo trains for two GRPO steps, is killed after one, resumes, and ends with the very same weights."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from smoke import models
+
+HERE = Path(__file__).resolve().parent
+RANKS = 2
+PATIENCE = 600  # seconds for one run; about 60 on a quiet two-core machine
+
+
+def overrides(folder, out, steps, *more):
+    """What differs from verl's defaults: tiny sizes, GRPO (no critic exists for llama here), no shuffling."""
+    rollout, actor = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
+    return [
+        "algorithm.adv_estimator=grpo",
+        f"data.train_files={folder}/rl.parquet",
+        f"data.val_files={folder}/rl.parquet",
+        "data.shuffle=False",  # True cannot be checkpointed on torch 2.3.1
+        "data.train_batch_size=4",
+        "data.val_batch_size=8",
+        "data.max_prompt_length=24",
+        "data.max_response_length=8",
+        f"actor_rollout_ref.model.path={folder}/model",
+        "actor_rollout_ref.model.use_remove_padding=False",
+        f"{rollout}.name=hf",
+        f"{rollout}.n=1",
+        f"{rollout}.prompt_length=24",
+        f"{rollout}.response_length=8",
+        f"{rollout}.log_prob_micro_batch_size_per_gpu=1",
+        f"{actor}.ppo_mini_batch_size=4",
+        f"{actor}.ppo_micro_batch_size_per_gpu=1",
+        f"{actor}.optim.lr=1e-3",
+        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=1",
+        "trainer.logger=[console]",
+        f"trainer.n_gpus_per_node={RANKS}",
+        "trainer.nnodes=1",
+        "trainer.save_freq=1",
+        "+trainer.val_before_train=False",  # read by the trainer, but absent from its yaml
+        f"trainer.total_training_steps={steps}",
+        f"trainer.default_local_dir={out}",
+        *(f"trainer.{word}" for word in more),
+    ]
+
+
+def environment(world):
+    """Patches reach Ray's workers through a sitecustomize on PYTHONPATH."""
+    paths = [str(HERE.parent / "site"), str(HERE.parent), os.environ.get("PYTHONPATH", "")]
+    env = {**os.environ, "PYTHONPATH": ":".join(filter(None, paths)), "HYDRA_FULL_ERROR": "1"}
+    if not world.on_gpu:
+        env |= {"SMOKE_DEVICE": "cpu", "SMOKE_PRETEND_GPUS": str(RANKS)}
+    return env
+
+
+def run(world, folder, arguments, *, kill_at=None):
+    """Run the driver in a session of its own; end it with SIGKILL when a line of its output holds `kill_at`."""
+    command = [sys.executable, str(HERE / "ppo_driver.py"), *arguments, f"hydra.run.dir={folder}/hydra"]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=environment(world),
+        start_new_session=True,
+    )
+    lines = []
+    end = threading.Timer(PATIENCE, os.killpg, (process.pid, signal.SIGKILL))  # a run that hangs
+    end.start()
+    try:
+        for line in process.stdout:
+            lines.append(line.rstrip())
+            if kill_at and kill_at in line:
+                break
+        else:
+            process.wait()
+    finally:
+        end.cancel()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)  # Ray's own processes die with their driver
+        process.wait()
+        process.stdout.close()
+    tail = "\n".join(lines[-30:])
+    if kill_at:
+        assert process.returncode == -signal.SIGKILL, f"ended by itself before {kill_at!r}:\n{tail}"
+    else:
+        assert process.returncode == 0, f"main_ppo ended with {process.returncode}:\n{tail}"
+    return lines
+
+
+def weights(folder):
+    """The bytes of each tensor in the actor's shards; read as the zip files they are, without torch."""
+    found = {}
+    for rank in range(RANKS):
+        path = folder / "actor" / f"model_world_size_{RANKS}_rank_{rank}.pt"
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.namelist():
+                if "/data/" in member and not member.endswith("/"):
+                    found[rank, member] = archive.read(member)
+    return found
+
+
+def prepare(folder):
+    """A tiny model and sixteen questions."""
+    import pandas as pd
+
+    models.save(folder / "model")
+    rows = [
+        {
+            "data_source": "openai/gsm8k",
+            "prompt": [{"role": "user", "content": f"{i}+{i}="}],
+            "ability": "math",
+            "reward_model": {"style": "rule", "ground_truth": str(2 * i)},
+            "extra_info": {"split": "train", "index": i},
+        }
+        for i in range(16)
+    ]
+    pd.DataFrame(rows).to_parquet(folder / "rl.parquet")
+
+
+@pytest.mark.alone
+@pytest.mark.slow
+def test_killed_and_resumed_training_ends_with_the_same_weights(world, tmp_path, figure):
+    if world.on_gpu:
+        import torch
+
+        if torch.cuda.device_count() < RANKS:
+            pytest.skip(f"needs {RANKS} GPUs")
+    prepare(tmp_path)
+    run(world, tmp_path, overrides(tmp_path, tmp_path / "whole", 2))
+    run(world, tmp_path, overrides(tmp_path, tmp_path / "killed", 2), kill_at="step:1 - ")
+    first = tmp_path / "killed" / "global_step_1"
+    resumed = run(world, tmp_path, overrides(tmp_path, tmp_path / "resumed", 2, f"resume_mode={first}"))
+    figure("metrics of the resumed step", next(line for line in resumed if "step:2 - " in line)[:400])
+
+    start, end = weights(tmp_path / "whole" / "global_step_1"), weights(tmp_path / "whole" / "global_step_2")
+    assert start.keys() == end.keys()
+    assert start != end, "the second step changed nothing"
+    assert weights(first) == start
+    assert weights(tmp_path / "resumed" / "global_step_2") == end
