@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from verlstack.base.interpreter import Interpreter
     from verlstack.compose import Settings
     from verlstack.download import Artifact
+    from verlstack.extension.pin import Extension
     from verlstack.extension.supply import Absence
     from verlstack.lockfile import Compiled, Lock
     from verlstack.pins import Stack
@@ -257,7 +258,8 @@ def _labels(stack: Stack, lock: Lock, base: Base, *, fast: bool, complete: bool)
         f"{_LABEL}.base": base.reference,
         f"{_LABEL}.base.scope": "local" if base.local else "pinned",
     }
-    labels |= _compiled_labels(lock.compiled, complete=complete) if lock.compiled else {}
+    if stack.flash_attn and lock.compiled:
+        labels |= _compiled_labels(stack.flash_attn, lock.compiled, complete=complete)
     if fast:
         labels[f"{_LABEL}.compression"] = "fast"
     if base.packages:
@@ -271,12 +273,14 @@ def _source_pins(stack: Stack) -> list[str]:
     return [*([f"{compiled.project}=={compiled.version}"] if compiled else []), f"verl=={stack.verl.version}"]
 
 
-def _compiled_labels(compiled: Compiled, *, complete: bool) -> dict[str, str]:
-    project = compiled.source.project
+def _compiled_labels(pins: Extension, compiled: Compiled, *, complete: bool) -> dict[str, str]:
+    project = pins.project
     if not complete or compiled.wheel is None:
         return {f"{_LABEL}.left-out": project}
     facts = f"sha256:{compiled.wheel.sha256} {' '.join(compiled.cuda_archs)}"
-    return {f"{_LABEL}.{project.replace('-', '_')}": facts}
+    name = f"{_LABEL}.{project.replace('-', '_')}"
+    # its nvcc may be of another minor release than the stack's CUDA
+    return {name: facts, f"{name}.compiler": pins.wheel_compiler or "unknown"}
 
 
 def _rows(lock: Lock, base: Base, layers: Sequence[Finished]) -> list[Row]:

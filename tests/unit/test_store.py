@@ -264,6 +264,7 @@ def test_jobs_of_a_lock(cache):
     lock = types.SimpleNamespace(
         wheels=[artifact("six", "a")],
         built=[built],
+        compiled=None,
         layers=[
             types.SimpleNamespace(name="libs", packages=("six",)),
             types.SimpleNamespace(name="verl", packages=("verl",)),

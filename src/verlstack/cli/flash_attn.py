@@ -83,6 +83,7 @@ def _pin(arguments: argparse.Namespace) -> int:
         lock = lockfile.load(shop.constraints, stack)
         note = add.named(arguments.wheel, stack, lock, shop)
         values: dict[str, str | int] = {"wheel": note.wheel, "wheel_sha256": note.sha256, "wheel_size": note.size}
+        values["wheel_compiler"] = note.facts.compiler
         made = repin.repin(stack.name, f"stack.{stack.name}.flash_attn", values, shop)
     result = {"stack": made.stack, "lock": f"sha256:{made.digest}", "wheel_sha256": note.sha256}
     _print(arguments, result, lambda: f"pinned {note.wheel}\nlock sha256:{made.digest}")

@@ -36,6 +36,7 @@ class Extension:
         wheel: file name of the compiled wheel that images get, None where none is pinned.
         wheel_sha256: its hash; no other bytes enter an image.
         wheel_size: its bytes: a registry must not send more.
+        wheel_compiler: nvcc and g++ that made it, as they are told on the image's label; None where nobody knows.
         prebuilt: https address of that wheel.
         wheelhouse: `HOST/REPOSITORY` of a registry that has that wheel as a blob.
     """
@@ -50,6 +51,7 @@ class Extension:
     wheel: str | None
     wheel_sha256: str | None
     wheel_size: int | None
+    wheel_compiler: str | None
     prebuilt: str | None
     wheelhouse: str | None
 
@@ -71,7 +73,7 @@ def read(table: Table, *, project: str, without: str, build_tools: tuple[str, ..
     Raises:
         BadValueError: a value is missing, or of the wrong type or form.
     """
-    table.only(*_KEYS, *_WHEEL)
+    table.only(*_KEYS, *_WHEEL, "wheel_compiler")
     table.text("why")
     version = table.text("version", r"\d[\w.]*", "a version")
     given = [key for key in _WHEEL if key in table.values]
@@ -94,6 +96,7 @@ def read(table: Table, *, project: str, without: str, build_tools: tuple[str, ..
         wheel=wheel,
         wheel_sha256=table.optional("wheel_sha256", _SHA256, "64 hexadecimal digits"),
         wheel_size=table.integer("wheel_size", 1, 1 << 32) if given else None,
+        wheel_compiler=table.optional("wheel_compiler", r"[\w.+, -]{1,100}", "names and versions"),
         prebuilt=prebuilt,
         wheelhouse=table.optional("wheelhouse", r"[A-Za-z0-9][\w.:-]*(/[a-z0-9][a-z0-9._-]*)+", "HOST/REPOSITORY"),
     )
