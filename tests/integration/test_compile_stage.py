@@ -103,10 +103,12 @@ class Checkout:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    env = os.environ | engines.docker(start=True)
-    made = Checkout(tmp_path_factory.mktemp("compile"), env)
+    engine = engines.docker(start=True)
+    made = Checkout(tmp_path_factory.mktemp("compile"), os.environ | engine)
     made("lock")
-    return made
+    yield made
+    shutil.rmtree(made.folder)
+    engines.forget(engine)
 
 
 @pytest.fixture(scope="module")

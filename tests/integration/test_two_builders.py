@@ -18,11 +18,13 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_two_builders_one_tree():
-    env = os.environ | engines.docker(start=True)
+    engine = engines.docker(start=True)
+    env = os.environ | engine
     words = [sys.executable, "-m", "verlstack"]
     subprocess.run([*words, "build", "cu121", "--base", "debian"], cwd=ROOT, env=env, check=True)
     command = [*words, "reproduce", "cu121", "--engine", "buildkit", "--json"]
     done = subprocess.run(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True, check=False)
+    engines.forget(engine)
     report = json.loads(done.stdout)["report"]
     assert report["leftovers"] == []
     assert [d["path"] for d in report["differences"]] == []
