@@ -52,7 +52,7 @@ def docker(*, start: bool = False) -> dict[str, str]:
 
 
 def forget(env: dict[str, str]) -> None:
-    """Empty BuildKit's cache where the engine is the tests' own: CI's disk does not hold several builds of the stack."""
+    """Empty BuildKit's cache where the engine is the tests' own: CI's disk does not hold several builds of a stack."""
     if "DOCKER_HOST" not in os.environ:
         words = ["docker", "buildx", "prune", "--all", "--force"]
         subprocess.run(words, env=os.environ | env, stdout=subprocess.DEVNULL, check=False)
