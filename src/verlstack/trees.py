@@ -15,6 +15,7 @@ from isal import igzip
 
 from verlstack import layer
 from verlstack.errors import ProofError
+from verlstack.foreigntar import Bounded, Hashing
 
 if TYPE_CHECKING:
     import re
@@ -25,18 +26,12 @@ Kind = Literal["file", "dir", "symlink", "char", "block", "fifo"]
 
 # Bounds for hostile archives, far above the 60,000 entries and 6 GB of cu121.
 _MAX_MEMBERS = 1_000_000  # of one layer
-_MAX_STREAM = 1 << 36  # bytes of one layer's tar: 64 GiB
-_MAX_EXTENDED = 1 << 20  # bytes of a pax or long-name record, which tarfile reads into memory
 _MAX_KEPT = 1 << 24  # bytes of a file that is kept; the longest RECORD of cu121 has 1.4 MB
 _MAX_LINKS = 40  # what Linux follows (path_resolution(7))
 _CHUNK = 1 << 20
 _HARD = "hard"
 _OPAQUE = ".wh..wh..opq"
 _WHITEOUT = ".wh."
-_EXTENDED = (
-    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
-    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
-)
 _KINDS: dict[bytes, Kind] = {
     tarfile.REGTYPE: "file",
     tarfile.AREGTYPE: "file",
@@ -47,6 +42,11 @@ _KINDS: dict[bytes, Kind] = {
     tarfile.BLKTYPE: "block",
     tarfile.FIFOTYPE: "fifo",
 }
+# What tarfile and the decompressors raise for archives that are not as they should be.
+_UNREADABLE = (
+    *(tarfile.TarError, EOFError, ValueError, ArithmeticError, RecursionError),
+    *(layer.ZstdError, igzip.BadGzipFile),
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,36 +101,6 @@ class Content:
     kept: dict[str, bytes]
 
 
-class _Hashing:
-    """A readable stream that hashes and counts what passes, up to a bound."""
-
-    def __init__(self, stream: IO[bytes], progress: Callable[[int], None]) -> None:
-        self._stream = stream
-        self._progress = progress
-        self.digest = hashlib.sha256()
-        self.size = 0
-
-    def read(self, amount: int = -1) -> bytes:
-        data = self._stream.read(amount)
-        self.digest.update(data)
-        self.size += len(data)
-        self._progress(len(data))
-        if self.size > _MAX_STREAM:
-            raise tarfile.ReadError(f"it unpacks to more than {_MAX_STREAM} bytes")
-        return data
-
-
-class _Bounded(tarfile.TarInfo):
-    """A member whose extended header tarfile may read into memory."""
-
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Bounded:
-        member = super().frombuf(buf, encoding, errors)
-        if member.type in _EXTENDED and member.size > _MAX_EXTENDED:
-            raise tarfile.ReadError(f"an extended header of {member.size} bytes")
-        return member
-
-
 def read(
     blob: Path,
     media_type: str,
@@ -151,22 +121,30 @@ def read(
     """
     try:
         with layer.opened(blob, media_type.rpartition("+")[2]) as stream:
-            hashing = _Hashing(stream, progress)
+            hashing = Hashing(stream, progress)
             members, kept = _members(hashing, keep)
             while hashing.read(_CHUNK):
                 pass  # what follows the end of the archive counts for the diff_id
-    except (tarfile.TarError, EOFError, ValueError, layer.ZstdError, igzip.BadGzipFile) as e:
+    except (
+        tarfile.TarError,
+        EOFError,
+        ValueError,
+        ArithmeticError,
+        RecursionError,
+        layer.ZstdError,
+        igzip.BadGzipFile,
+    ) as e:
         raise ProofError(f"a layer cannot be read: {e}", where=str(blob), todo="build the image again") from e
     return Content(members=tuple(members), diff_id=f"sha256:{hashing.digest.hexdigest()}", kept=kept)
 
 
-def _members(hashing: _Hashing, keep: re.Pattern[str] | None) -> tuple[list[Member], dict[str, bytes]]:
+def _members(hashing: Hashing, keep: re.Pattern[str] | None) -> tuple[list[Member], dict[str, bytes]]:
     found: list[Member] = []
     kept: dict[str, bytes] = {}
     source = cast("IO[bytes]", hashing)
     # 1 MiB a read: tarfile's own 10 kB costs a quarter of the time
     text = functools.partial(tarfile.open, encoding="utf-8", errors="backslashreplace")  # names are printed, and JSON
-    with text(fileobj=source, mode="r|", bufsize=_CHUNK, tarinfo=_Bounded) as archive:
+    with text(fileobj=source, mode="r|", bufsize=_CHUNK, tarinfo=Bounded) as archive:
         for member in archive:
             if len(found) >= _MAX_MEMBERS:
                 raise tarfile.ReadError(f"more than {_MAX_MEMBERS} entries")

@@ -8,6 +8,7 @@ import tarfile
 import pytest
 
 from support import layouts
+from verlstack import foreigntar
 from verlstack.base import imagescan
 from verlstack.errors import BaseImageError
 
@@ -65,7 +66,7 @@ def test_headers_nested_without_end(tmp_path):
 
 
 def test_a_stream_without_measure(tmp_path, monkeypatch):
-    monkeypatch.setattr(imagescan, "_MAX_STREAM", 20_000)
+    monkeypatch.setattr(foreigntar, "_MAX_STREAM", 20_000)
     with pytest.raises(BaseImageError, match="unpacks to more than 20000 bytes"):
         scanned(tmp_path, layouts.tarball({"x": bytes(30_000)}))
 

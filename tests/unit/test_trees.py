@@ -9,7 +9,7 @@ import pytest
 import zstandard
 
 from support.layers import NONE, Item, folder, hardlink, pack, symlink, write
-from verlstack import trees
+from verlstack import foreigntar, trees
 from verlstack.errors import ProofError
 
 
@@ -199,7 +199,7 @@ def test_too_many_entries_and_too_many_bytes_are_refused(tmp_path, monkeypatch):
     with pytest.raises(ProofError, match="more than 1 entries"):
         trees.read(blob, NONE)
     monkeypatch.setattr(trees, "_MAX_MEMBERS", 2)
-    monkeypatch.setattr(trees, "_MAX_STREAM", 4096)
+    monkeypatch.setattr(foreigntar, "_MAX_STREAM", 4096)
     with pytest.raises(ProofError, match="more than 4096 bytes"):
         trees.read(blob, NONE)
 
@@ -237,3 +237,14 @@ def test_a_link_with_another_target_differs(tmp_path):
     one, other = (tree(tmp_path, [symlink("l", target)]).nodes for target in "ab")
     (difference,) = trees.compare(one, other)
     assert difference.fields == ("content",)
+
+
+@pytest.mark.parametrize("records", [{"GNU.sparse.map": "abc"}, {"GNU.sparse.major": "1", "GNU.sparse.minor": "0"}])
+def test_a_sparse_file_is_refused_before_its_map_is_read(tmp_path, records):
+    path = tmp_path / "layer"
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
+        member = tarfile.TarInfo("file")
+        member.pax_headers = records
+        archive.addfile(member)
+    with pytest.raises(ProofError, match="sparse file"):
+        trees.read(path, "application/vnd.oci.image.layer.v1.tar")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import posixpath
 import re
 import tarfile
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, NoReturn, cast
+from typing import IO, TYPE_CHECKING, cast
 
 import zstandard
 from isal import igzip
 
 from verlstack import layer
 from verlstack.errors import BaseImageError
+from verlstack.foreigntar import Bounded, Hashing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,12 +23,6 @@ _MAX_LINKS = 40  # what Linux follows (path_resolution(7))
 _MAX_KEPT = 1 << 25  # bytes a file; the status of 3000 packages is 4 MB, libstdc++ 2 MB
 _MAX_KEPT_SUM = 1 << 27  # bytes an image
 _MAX_PATHS = 1 << 22  # an image of 50 GB with a desktop in it has 1 million
-_MAX_STREAM = 1 << 37  # bytes of one layer's tar
-_MAX_EXTENDED = 1 << 20  # bytes of a pax or long-name record, which tarfile reads into memory
-_EXTENDED = (
-    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
-    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
-)
 # What says what an image is: its system, its Python, its packages, its C and C++ libraries.
 _KEPT = re.compile(
     r".*/(os-release|patchlevel\.h)|/var/lib/dpkg/status(\.d/[^/]+)?"
@@ -118,39 +112,6 @@ class Tree:
             self.texts.pop(known, None)
 
 
-class _Hashing:
-    """A readable stream that hashes and counts what passes, up to a bound."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
-        self.digest = hashlib.sha256()
-        self.size = 0
-
-    def read(self, amount: int = -1) -> bytes:
-        data = self._stream.read(amount)
-        self.digest.update(data)
-        self.size += len(data)
-        if self.size > _MAX_STREAM:
-            raise tarfile.ReadError(f"it unpacks to more than {_MAX_STREAM} bytes")
-        return data
-
-
-class _Bounded(tarfile.TarInfo):
-    """A member whose extended header tarfile may read into memory; no sparse file, whose map has no bound."""
-
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Bounded:
-        member = super().frombuf(buf, encoding, errors)
-        if member.type in _EXTENDED and not 0 <= member.size <= _MAX_EXTENDED:
-            raise tarfile.ReadError(f"an extended header of {member.size} bytes")
-        return member
-
-    def _refuse(self, *_: object) -> NoReturn:
-        raise tarfile.ReadError("a sparse file, which no image has")
-
-    _proc_sparse = _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse
-
-
 def lay(tree: Tree, blob: Path, kind: str) -> tuple[str, int]:
     """Lay a layer's entries over `tree`.
 
@@ -167,7 +128,7 @@ def lay(tree: Tree, blob: Path, kind: str) -> tuple[str, int]:
     """
     try:
         with layer.opened(blob, kind) as stream:
-            hashing = _Hashing(stream)
+            hashing = Hashing(stream)
             _apply(tree, hashing)
             while hashing.read(_CHUNK):
                 pass  # what follows the end of the archive counts for the diff_id
@@ -176,12 +137,12 @@ def lay(tree: Tree, blob: Path, kind: str) -> tuple[str, int]:
     return f"sha256:{hashing.digest.hexdigest()}", hashing.size
 
 
-def _apply(tree: Tree, hashing: _Hashing) -> None:
+def _apply(tree: Tree, hashing: Hashing) -> None:
     """Whiteouts concern the layers below alone, so this layer's own entries are laid after all of them."""
     added: list[tuple[str, str | None, bytes | None]] = []
     kept = sum(map(len, tree.texts.values()))
     source = cast("IO[bytes]", hashing)
-    with tarfile.open(fileobj=source, mode="r|", tarinfo=_Bounded, encoding="utf-8") as members:
+    with tarfile.open(fileobj=source, mode="r|", tarinfo=Bounded, encoding="utf-8") as members:
         for member in members:
             folder, name = posixpath.split(_normal(member.name))
             if name == ".wh.":
