@@ -175,6 +175,11 @@ ARG DATASETS
 RUN --mount=type=secret,id=uv_toml --mount=type=secret,id=ca \
     /run/docker/wheels.sh "${DATASETS}"
 
+FROM installer AS layer-pytest
+ARG PYTEST
+RUN --mount=type=secret,id=uv_toml --mount=type=secret,id=ca \
+    /run/docker/wheels.sh "${PYTEST}"
+
 FROM installer AS layer-accelerate
 ARG ACCELERATE
 RUN --mount=type=secret,id=uv_toml --mount=type=secret,id=ca \
@@ -271,6 +276,7 @@ COPY --link --from=layer-transformers /out/ /
 COPY --link --from=layer-setuptools /out/ /
 COPY --link --from=layer-tensordict /out/ /
 COPY --link --from=layer-datasets /out/ /
+COPY --link --from=layer-pytest /out/ /
 COPY --link --from=layer-accelerate /out/ /
 COPY --link --from=layer-peft /out/ /
 COPY --link --from=layer-pybind11 /out/ /
