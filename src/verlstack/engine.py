@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import docker
 import docker.errors
 import requests
+from docker.types import DeviceRequest, Ulimit
 
-from verlstack.errors import EngineError, ProofError
+from verlstack.errors import EngineError, ProofError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -23,8 +26,94 @@ _ADVICE = (
     ("no space left", "free space on the engine's disk (`docker system df` shows what fills it), then run again"),
     ("is too old", "install Docker Engine 26 or later, or Podman 4 or later"),
     ("minimum supported api version", "install a docker client library of the engine's own release"),
+    (
+        "could not select device driver",
+        "install NVIDIA's container toolkit on the engine's machine, or leave --gpus out to run on the CPU",
+    ),
+    ("nvidia-container-cli", "see that `nvidia-smi` works on the engine's machine, or leave --gpus out"),
     ("setrlimit", "the engine may not raise its limits here: set `default_ulimits` in containers.conf"),
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFacts:
+    """What an engine says of an image it holds.
+
+    Attributes:
+        id: digest that this engine knows it by: of the manifest or of the config.
+        architecture: as Go calls it, `amd64`.
+        labels: of its config.
+    """
+
+    id: str
+    architecture: str
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """A container to be: least privilege, and no network but the one named.
+
+    Attributes:
+        image: name or id of the image.
+        command: what runs in it.
+        user: uid and gid.
+        environment: besides the image's own.
+        shm_bytes: size of /dev/shm; an engine's own 64 MB stop NCCL.
+        gpus: none (0), so many, all of them (-1), or those of these indices.
+        network: name of an internal network, or none at all.
+        alias: host name on that network.
+        labels: by which `sweep` finds what a killed process left.
+    """
+
+    image: str
+    command: Sequence[str]
+    user: int
+    environment: Mapping[str, str] = field(default_factory=dict)
+    shm_bytes: int = 1 << 30
+    gpus: int | tuple[int, ...] = 0
+    network: str | None = None
+    alias: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+class Container:
+    """A container that was started; `Engine.started` removes it."""
+
+    def __init__(self, container: Any) -> None:
+        """Wrap the SDK's object."""
+        self._container = container
+
+    def output(self) -> Iterator[bytes]:
+        """What it writes, stdout and stderr as they come, until it ends.
+
+        Raises:
+            EngineError: the engine went away.
+        """
+        with _explained("the engine does not hand on the container's output"):
+            yield from self._container.logs(stream=True, follow=True)
+
+    def exit_status(self) -> int:
+        """Wait until it ends.
+
+        Raises:
+            EngineError: the engine went away.
+        """
+        with _explained("the engine does not say how the container ended"):
+            return int(self._container.wait()["StatusCode"])
+
+    def archive(self, path: str) -> Iterator[bytes] | None:
+        """A folder of it as a tar stream, whether it still runs or not; None where there is no such folder.
+
+        Raises:
+            EngineError: the engine refuses.
+        """
+        with _explained(f"the engine does not hand out {path}"):
+            try:
+                stream: Iterator[bytes] = self._container.get_archive(path)[0]
+            except docker.errors.NotFound:
+                return None
+            return stream
 
 
 class Engine:
@@ -104,6 +193,135 @@ class Engine:
         except (docker.errors.DockerException, requests.RequestException, OSError) as e:
             raise EngineError(f"the engine does not start {image}: {e}", todo=_advice(e, "see its log")) from e
         return bytes(out).decode(errors="replace").strip()
+
+    def holds(self, name: str, ids: Sequence[str]) -> bool:
+        """Whether an image of that name is there, and is the one that one of these digests names.
+
+        Raises:
+            EngineError: the engine does not answer.
+        """
+        try:
+            return self.image(name).id in ids
+        except UsageError:
+            return False
+
+    def image(self, name: str) -> ImageFacts:
+        """What the engine knows of an image.
+
+        Raises:
+            UsageError: it has none of that name.
+            EngineError: it does not answer.
+        """
+        with _explained(f"the engine does not look for {name}"):
+            try:
+                attrs: dict[str, Any] = self._client.images.get(name).attrs
+            except (docker.errors.ImageNotFound, docker.errors.NullResource) as e:
+                raise UsageError(
+                    f"{self.name} has no image {name!r}",
+                    todo=f"`docker pull {name}`, or name a stack that was built, or the folder of a layout",
+                ) from e
+        labels = (attrs.get("Config") or {}).get("Labels") or {}
+        return ImageFacts(id=attrs["Id"], architecture=attrs.get("Architecture", ""), labels=labels)
+
+    @property
+    def architecture(self) -> str:
+        """Of the machine that it runs containers on, as Go calls it."""
+        return str(self._client.version().get("Arch", ""))
+
+    @contextlib.contextmanager
+    def started(self, order: Order) -> Iterator[Container]:
+        """Start a container, and remove it whatever happens.
+
+        Raises:
+            EngineError: it cannot be started; the advice knows the usual reasons.
+        """
+        with _explained(f"the engine does not make a container of {order.image}"):
+            container = self._client.containers.create(
+                order.image,
+                list(order.command),
+                user=f"{order.user}:{order.user}",
+                environment=dict(order.environment),
+                shm_size=order.shm_bytes,
+                device_requests=_devices(order.gpus),
+                # NCCL registers memory; a million threads' stacks are not wanted, 64 MB each are torch's advice
+                ulimits=[Ulimit(name="memlock", soft=-1, hard=-1), Ulimit(name="stack", soft=1 << 26, hard=1 << 26)],
+                cap_drop=["ALL"],
+                security_opt=["no-new-privileges"],
+                init=True,  # reaps what Ray leaves, and passes signals on
+                labels=dict(order.labels),
+                **_place(order),
+            )
+        try:
+            with _explained(f"the engine does not start {order.image}"):
+                container.start()
+            yield Container(container)
+        finally:
+            with contextlib.suppress(docker.errors.APIError, requests.RequestException):
+                container.remove(force=True, v=True)
+
+    @contextlib.contextmanager
+    def network(self, name: str, labels: Mapping[str, str]) -> Iterator[str]:
+        """A network between containers that leads nowhere else; removed whatever happens.
+
+        Raises:
+            EngineError: the engine refuses.
+        """
+        with _explained(f"the engine does not make the network {name}"):
+            network = self._client.networks.create(name, driver="bridge", internal=True, labels=dict(labels))
+        try:
+            yield name
+        finally:
+            with contextlib.suppress(docker.errors.APIError, requests.RequestException):
+                network.remove()
+
+    def labelled(self, label: str) -> dict[str, str]:
+        """Containers and networks that bear a label: id → the label's value.
+
+        Raises:
+            EngineError: the engine does not answer.
+        """
+        with _explained("the engine does not list containers"):
+            wanted: dict[str, str | list[str] | bool] = {"label": label}
+            containers = self._client.containers.list(all=True, filters=wanted, ignore_removed=True)
+            networks = self._client.networks.list(filters=wanted)
+        found = {str(c.id): str(c.labels.get(label, "")) for c in containers}
+        return found | {str(n.id): str((n.attrs.get("Labels") or {}).get(label, "")) for n in networks}
+
+    def discard(self, ids: Sequence[str]) -> None:
+        """Remove containers, then networks; what is gone already is no error."""
+        for remove in (self._remove_container, self._remove_network):
+            for one in ids:
+                with contextlib.suppress(docker.errors.APIError, requests.RequestException):
+                    remove(one)
+
+    def _remove_container(self, one: str) -> None:
+        self._client.containers.get(one).remove(force=True, v=True)
+
+    def _remove_network(self, one: str) -> None:
+        self._client.networks.get(one).remove()
+
+
+@contextlib.contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """What the SDK raises as an error of ours, with advice."""
+    try:
+        yield
+    except (docker.errors.DockerException, requests.RequestException, OSError) as e:
+        raise EngineError(f"{what}: {e}", todo=_advice(e, "see its log")) from e
+
+
+def _devices(gpus: int | tuple[int, ...]) -> list[DeviceRequest]:
+    """`docker run --gpus`: a count (-1 is all), or single ones by index."""
+    if isinstance(gpus, tuple):
+        return [DeviceRequest(device_ids=[str(i) for i in gpus], capabilities=[["gpu"]])]
+    return [DeviceRequest(count=gpus, capabilities=[["gpu"]])] if gpus else []
+
+
+def _place(order: Order) -> dict[str, Any]:
+    """The network as the SDK wants it."""
+    if order.network is None:
+        return {"network_mode": "none"}
+    return {"network": order.network, "hostname": order.alias, "name": f"{order.network}-{order.alias}"}
 
 
 def _advice(error: Exception, otherwise: str) -> str:

@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from verlstack import engine, oci, shell, unpack
-from verlstack.cache import sha256_file, storage_errors
+from verlstack import engine, oci, shell
 from verlstack.compose import SMOKE_ROOT
 from verlstack.errors import LockError, ProofError
+from verlstack.unpacked import OUTSIDE, STRANGER, unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from verlstack.cache import Cache
     from verlstack.lockfile import Lock
     from verlstack.progress import Progress
+    from verlstack.unpacked import Root
 
-STRANGER = 54321  # a uid without passwd entry in any base
 _CHECK = ("/opt/verl/bin/python", f"/{SMOKE_ROOT}/versions.py")
-# A /proc of its own and devices, then into the image; $0 is its root. Root gets five harmless devices and shared memory
-# of its own; an ordinary user cannot open a device that was bound one by one, and has no rights to the others.
-_FIVE_DEVICES = (
-    'mount -t tmpfs tmpfs "$0/dev" && mkdir -m 1777 "$0/dev/shm" && '
-    'for d in null zero full random urandom; do : > "$0/dev/$d" && mount --bind "/dev/$d" "$0/dev/$d" || exit; done'
-)
-_ALL_DEVICES = 'mount --rbind /dev "$0/dev"'
-_ENTER = 'mount -t proc proc "$0/proc" && {devices} && exec chroot "$@"'
 _PATIENCE = 300.0  # seconds; the imports take about 10 on two busy cores
 
 
@@ -64,12 +54,24 @@ def prove(layout: Path, cache: Cache, env: Mapping[str, str], progress: Progress
     found = engine.Engine.connect(env)
     if found is None:
         return prove_unpacked(layout, cache, progress)
+    name = load(layout, found, progress)
+    return [f"uid {uid}: {found.run(name, _CHECK, user=uid)}" for uid in (0, STRANGER)]
+
+
+def load(layout: Path, into: engine.Engine, progress: Progress) -> str:
+    """Have a layout's image in the engine, loading it only where it is not there yet; returns its name there.
+
+    Raises:
+        EngineError: the engine refuses it.
+        UsageError: there is no image in the layout.
+    """
     digest, manifest, _ = oci.read_layout(layout)
-    tag = oci.tag_of(layout)
-    progress.say(f"loading into {found.name} as {oci.NAME}:{tag}")
-    ids = (digest, manifest["config"]["digest"])
-    found.load(oci.archive(layout, tag=tag, docker=True), f"{oci.NAME}:{tag}", ids)
-    return [f"uid {uid}: {found.run(f'{oci.NAME}:{tag}', _CHECK, user=uid)}" for uid in (0, STRANGER)]
+    name, ids = f"{oci.NAME}:{oci.tag_of(layout)}", (digest, manifest["config"]["digest"])
+    if into.holds(name, ids):
+        return name
+    progress.say(f"loading into {into.name} as {name}")
+    into.load(oci.archive(layout, tag=oci.tag_of(layout), docker=True), name, ids)
+    return name
 
 
 def prove_unpacked(layout: Path, cache: Cache, progress: Progress) -> list[str]:
@@ -87,40 +89,13 @@ def prove_unpacked(layout: Path, cache: Cache, progress: Progress) -> list[str]:
         ProofError: it does not start, or an import fails; the last lines of its output are passed on.
         UsageError: there is no image in the layout.
     """
-    _, manifest, config = oci.read_layout(layout)
-    with tempfile.TemporaryDirectory(prefix="root-", dir=cache.tmp, ignore_cleanup_errors=True) as name:
-        root = Path(name)
-        root.chmod(0o755)
-        progress.start("unpack", sum(x["size"] for x in manifest["layers"]))
-        with storage_errors(root):
-            for entry in manifest["layers"]:
-                path = layout / oci.blob_path(entry["digest"])
-                if not path.is_file() or f"sha256:{sha256_file(path)}" != entry["digest"]:
-                    raise LockError(
-                        "a layer is not what its digest says", where=str(path), todo="build the image again"
-                    )
-                unpack.lay(path, entry["mediaType"], root)
-                progress.advance("unpack", entry["size"])
-        progress.finish("unpack", f"{len(manifest['layers'])} layers")
-        env = dict(pair.split("=", 1) for pair in config["config"]["Env"])
-        try:
-            return [f"uid {uid}: {_run(root, uid, env, layout)}" for uid in (0, STRANGER)]
-        finally:
-            _make_removable(root)
+    with unpacked(layout, cache, progress) as root:
+        return [f"uid {uid}: {_run(root, uid, layout)}" for uid in (0, STRANGER)]
 
 
-def _run(root: Path, uid: int, env: Mapping[str, str], layout: Path) -> str:
-    """Run the check inside `root` in namespaces of its own (no network), as real root or as whoever we are."""
-    apart = ["unshare", "--mount", "--pid", "--fork", "--net", "--ipc"]
-    if os.geteuid() == 0:
-        script = _ENTER.format(devices=_FIVE_DEVICES)
-        enter: list[str | Path] = [*apart, "sh", "-c", script, root, f"--userspec={uid}:{uid}", root]
-    else:
-        # --keep-caps: mount and chroot need capabilities that a mapped uid other than 0 loses at exec
-        enter = [*apart, "--user", f"--map-user={uid}", f"--map-group={uid}", "--keep-caps"]
-        enter += ["sh", "-c", _ENTER.format(devices=_ALL_DEVICES), root, root]
-    inside = ["env", "-i", *(f"{name}={value}" for name, value in env.items()), *_CHECK]
-    done = shell.run([*enter, *inside], env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}, timeout=_PATIENCE)
+def _run(root: Root, uid: int, layout: Path) -> str:
+    """Run the check inside, as real root or as whoever we are."""
+    done = shell.run(root.command(_CHECK, user=uid), env=OUTSIDE, timeout=_PATIENCE)
     if done.returncode:
         raise ProofError(
             f"the import check fails inside the image as uid {uid} (exit status {done.returncode}):\n{done.tail}",
@@ -129,9 +104,3 @@ def _run(root: Path, uid: int, env: Mapping[str, str], layout: Path) -> str:
             "machine forbids user namespaces: run as root, or load the image into an engine",
         )
     return done.stdout.strip()
-
-
-def _make_removable(root: Path) -> None:
-    """Give ourselves write permission on unpacked folders, so that an ordinary user can remove them."""
-    for folder, _, _ in os.walk(root):
-        Path(folder).chmod(0o755)
