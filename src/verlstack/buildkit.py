@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import TYPE_CHECKING, Literal
 
-from verlstack import shell
+from verlstack import network, shell, told
 from verlstack.errors import BaseImageError, BuildError, EngineError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from verlstack.errors import VerlstackError
@@ -124,7 +124,7 @@ def check(env: Mapping[str, str], run: Callable[..., shell.Result] = shell.run) 
     facts = dict(re.findall(r"^(\w[\w ]*?):[ \t]+(\S.*?)\s*$", inspected.stdout, re.MULTILINE))
     if inspected.returncode or "Error" in facts:
         raise trouble(facts.get("Error", "") + inspected.stderr, where, "buildx finds no builder")
-    driver, engine = facts.get("Driver", "docker"), str(server.get("Version", ""))
+    driver, engine = facts.get("Driver", "docker"), told.escaped(str(server.get("Version", "")))
     buildkit = facts.get("BuildKit version") or facts.get("Buildkit")
     if not _numbers(buildkit) or _numbers(buildkit) == (0, 0):
         buildkit = None
@@ -168,7 +168,7 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
     kept = {name: value for name, value in env.items() if name in _FOR_DOCKER}
     # From buildx 0.19 on, bake asks on a terminal before it reads or writes outside its folder.
     fixed = {"BUILDX_NO_DEFAULT_ATTESTATIONS": "1", "BUILDX_BAKE_ENTITLEMENTS_FS": "0", "LC_ALL": "C.UTF-8"}
-    return kept | shell.network_settings() | fixed
+    return kept | network.settings(env) | fixed
 
 
 def command(request: Request, extra: Sequence[Path] = ()) -> list[str]:
@@ -218,11 +218,14 @@ def bake(
         EngineError, StorageError, BaseImageError: the engine, a disk or a registry fails.
     """
     own = environment(env)
-    extra = _on_host_network(request, own, scratch, run) if request.network == "host" else []
+    extra = [*_proxies(request, env, scratch)]
+    if request.network == "host":
+        extra += _on_host_network(request, own, scratch, run)
     seen: set[str] = set()
     tail: collections.deque[str] = collections.deque(maxlen=_TAIL)
 
-    def each(line: str) -> None:
+    def each(raw: str) -> None:
+        line = told.plain(raw)
         if line.strip():
             tail.append(line)
         if (step := _step(line)) and step not in seen:
@@ -231,7 +234,24 @@ def bake(
 
     done = follow(command(request, extra), env=own, cwd=request.folder, each=each)
     if done.returncode:
-        raise failure(done.stdout, tail, request.target)
+        raise failure(told.plain(done.stdout), tail, request.target)
+
+
+def _proxies(request: Request, env: Mapping[str, str], scratch: Path) -> Iterator[Path]:
+    """A bake file with BuildKit's own arguments for proxies, which reach every step but neither image nor cache key.
+
+    A file of ours alone, because a password must not stand in a command line.
+    """
+    if found := network.proxies(env):
+        path = scratch / "proxies.json"
+        path.touch(mode=0o600)
+        path.write_text(json.dumps({"target": {request.target: {"args": _literal(found)}}}), encoding="utf-8")
+        yield path
+
+
+def _literal(values: Mapping[str, str]) -> dict[str, str]:
+    """Values that bake takes as they are: `${` and `%{` begin its templates."""
+    return {name: value.replace("${", "$${").replace("%{", "%%{") for name, value in values.items()}
 
 
 def _on_host_network(
@@ -268,11 +288,12 @@ def trouble(text: str, where: str, otherwise: str, kind: str = "engine") -> Verl
     """The error for what an engine or its client said.
 
     Args:
-        text: its output, or the end of it; shown as it is.
+        text: its output, or the end of it; shown without control characters and credentials.
         where: the engine's address, or the stage.
         otherwise: what to say where nobody has seen this text before.
         kind: the kind of error then.
     """
+    text = told.plain(text)
     for row in _troubles():
         if re.search(row["pattern"], text):
             return _KINDS[row["kind"]](f"{row['what']}:\n{text.strip()}", where=where, todo=row["todo"])

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verlstack import bakefile, buildinputs, buildkit, oci, shell
+from verlstack import bakefile, buildinputs, buildkit, oci, shell, told
 from verlstack.base import assemble, imagescan
 from verlstack.cache import storage_errors
 from verlstack.errors import BuildError
@@ -135,5 +135,5 @@ def _toolchain(shop: Workshop, installed: str, status: Path, run: Callable[..., 
     with shop.cache.lock(f"toolchain-{key}"):
         done = run([script, kit, status], env={**shop.env}, timeout=_HOUR)
     if done.returncode:
-        raise BuildError(f"the toolchain cannot be had:\n{done.tail}", where=_TOOLCHAIN)
+        raise BuildError(f"the toolchain cannot be had:\n{told.plain(done.tail)}", where=_TOOLCHAIN)
     return kit

@@ -12,6 +12,8 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from verlstack import told
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -71,11 +73,11 @@ def _one(difference: Difference, owner: str) -> Explained:
     )
     one, other = (_words(node, difference.fields) for node in (difference.one, difference.other))
     return Explained(
-        path=f"/{difference.path}",
+        path=f"/{told.escaped(difference.path)}",
         shows=shows,
         one=one,
         other=other,
-        owner=owner,
+        owner=told.escaped(owner),
         cause=found.cause if found else UNKNOWN,
         source=found.source if found else "",
     )
@@ -86,7 +88,8 @@ def _words(node: Node | None, fields: tuple[str, ...]) -> str:
         return "nothing"
     facts: dict[str, Any] = {"kind": node.kind, "mode": f"{node.mode:04o}", "uid": node.uid, "gid": node.gid}
     facts |= {"size": node.size, "content": node.content[:64], "xattrs": dict(node.xattrs)}
-    return " ".join(f"{name} {facts[name]}" for name in fields) or f"{node.kind} {node.mode:04o} of {node.size} bytes"
+    words = " ".join(f"{name} {facts[name]}" for name in fields)
+    return told.escaped(words) or f"{node.kind} {node.mode:04o} of {node.size} bytes"
 
 
 @cache

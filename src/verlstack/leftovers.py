@@ -9,6 +9,8 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
+from verlstack import told
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -29,7 +31,7 @@ def find(nodes: Mapping[str, Node]) -> tuple[Leftover, ...]:
     for path in sorted(path for path, node in nodes.items() if node.kind != "dir"):
         why = next((why for hit, but, why in _rules() if hit.search(path) and not (but and but.search(path))), None)
         if why is not None:
-            found.append(Leftover(path=f"/{path}", why=why))
+            found.append(Leftover(path=f"/{told.escaped(path)}", why=why))
     return tuple(found)
 
 

@@ -12,16 +12,27 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from uv import find_uv_bin
 
 from support import engines
+from support.bad_server import BadServer
 from support.password_proxy import PASSWORD, Proxy
+from support.synthetic import serve
+from support.wheels import Wheel
 from verlstack import buildkit, layer, oci, trees
 from verlstack.base import aptsources, mmdebstrap
 from verlstack.errors import BaseImageError
+from verlstack.progress import Silent
 
 pytestmark = [pytest.mark.engine, pytest.mark.full]
 
 ROOT = Path(__file__).parents[2]
+FETCH = """FROM os
+RUN --mount=type=bind,from=programs,target=/run/programs cd /tmp && \
+    python3=$(ls /usr/local/bin/python3.*[0-9]) && \
+    $python3 /run/programs/pip.whl/pip --isolated download -q --no-deps -i {index} by-pip && \
+    /run/programs/uv --no-config pip install -q --no-cache --python $python3 --target /tmp/uv -i {index} by-uv
+"""
 # apt reads it for an https mirror alone; what matters here is where it ends up.
 CA = "-----BEGIN CERTIFICATE-----\nbm90IHJlYWxseSBhIGNlcnRpZmljYXRl\n-----END CERTIFICATE-----\n"
 
@@ -118,3 +129,37 @@ def test_a_package_the_mirror_lacks_is_named(world):
     )  # fmt: skip
     assert "has no package verlstack-no-such" in done.stderr
     assert not (work / "three").exists()
+
+
+def test_pip_and_uv_fetch_through_the_proxy_and_leave_no_trace_of_it(world, build_tools, tmp_path):
+    work, engine = world
+    one = work / "one" / "base-cu121"
+    (tmp_path / "programs").mkdir()
+    shutil.copy(build_tools["pip"], tmp_path / "programs" / "pip.whl")
+    shutil.copy(find_uv_bin(), tmp_path / "programs" / "uv")
+    (tmp_path / "scratch").mkdir()
+    with BadServer() as index, Proxy() as proxy:
+        wheels = [Wheel(name=name, version="1.0") for name in ("by_pip", "by_uv")]
+        serve(index, {wheel.name.replace("_", "-"): {wheel.filename: wheel.to_bytes()} for wheel in wheels})
+        (tmp_path / "Dockerfile").write_text(FETCH.format(index=f"{index.url}/simple"))
+        bake = {"target": {"fetch": {"dockerfile": "Dockerfile"}}}
+        (tmp_path / "bake.json").write_text(json.dumps(bake))
+        env = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")} | engine
+        order = buildkit.Request(
+            folder=tmp_path, files=(tmp_path / "bake.json",), target="fetch", output=tmp_path / "out",
+            contexts={
+                "os": f"oci-layout://{one}@{oci.read_layout(one)[0]}", "programs": str(tmp_path / "programs")
+            },
+            network="host",
+        )  # fmt: skip
+        env["http_proxy"] = proxy.address
+        buildkit.bake(order, env=env, scratch=tmp_path / "scratch", progress=Silent())
+        fetched = {path.rpartition("/")[2] for path in proxy.served}
+        secrets = [PASSWORD.encode(), proxy.host.encode()]
+    assert {wheel.filename for wheel in wheels} <= fetched
+    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert len(files) > 4
+    below = {x["digest"].removeprefix("sha256:") for x in oci.read_layout(one)[1]["layers"]}
+    texts = {path: path.read_bytes() for path in files if path.name not in below}
+    assert any(b"by_uv" in data for data in texts.values()), "uncompressed layers, or a search would see nothing"
+    assert [path for path, data in texts.items() if any(secret in data for secret in secrets)] == []

@@ -44,13 +44,15 @@ BOTTOM = {
         "shell",
         "engine",
         "progress",
+        "told",
+        "network",
     ),
     "base.elf",
     *("extension", "extension.pin", "extension.elf_file", "extension.elf_symbols", "extension.fatbin"),
     *("extension.mangled", "extension.finding"),
 }
 ONLY_ERRORS = {"shell", "engine"}  # leaves, passed in
-ALONE = {"errors", "canonical", "base.elf", "progress", "verltags", "pyc_worker", "schema"}
+ALONE = {"errors", "canonical", "base.elf", "progress", "verltags", "pyc_worker", "schema", "told", "network"}
 
 
 def name(path):

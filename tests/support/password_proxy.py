@@ -1,4 +1,4 @@
-"""An HTTP proxy on loopback that asks for a password, for what apt fetches over plain http."""
+"""An HTTP proxy on loopback that asks for a password, for what apt, pip and uv fetch over plain http."""
 
 from __future__ import annotations
 
@@ -23,9 +23,12 @@ class Handler(BaseHTTPRequestHandler):
         self.server.served.append(self.path)
         try:
             with _DIRECT.open(self.path) as found:
-                return self.answer(found.status, found.read())
+                return self.answer(found.status, found.read(), {"Content-Type": found.headers.get_content_type()})
         except urllib.error.HTTPError as e:
             return self.answer(e.code, b"")
+
+    def do_HEAD(self):
+        return self.answer(405, b"")  # uv then asks for the whole file
 
     def answer(self, status, body, headers=()):
         self.send_response(status)

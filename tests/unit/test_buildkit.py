@@ -111,6 +111,13 @@ def test_only_what_docker_needs_of_the_environment_reaches_it():
     assert own["BUILDX_NO_DEFAULT_ATTESTATIONS"] == "1"
 
 
+def test_the_proxies_are_those_of_the_environment_that_was_given(monkeypatch):
+    monkeypatch.setenv("HTTPS_PROXY", "http://ours.invalid")
+    own = buildkit.environment({"http_proxy": "http://given.invalid", "SSL_CERT_FILE": "/ca"})
+    assert (own["http_proxy"], own["SSL_CERT_FILE"]) == ("http://given.invalid", "/ca")
+    assert "HTTPS_PROXY" not in own
+
+
 def request(tmp_path, **more):
     files = (Path("docker/docker-bake.hcl"), Path("constraints/cu121.bake.json"))
     return Request(folder=tmp_path, files=files, target="runtime", output=Path("/out/image"), **more)
@@ -145,7 +152,7 @@ FAILED = """#5 [internal] load build definition from Dockerfile
 ERROR: failed to solve: process "/bin/sh -c wheels.sh" did not complete successfully: exit code: 1"""
 
 
-def bake(tmp_path, output, returncode=1, printed='{"target":{"runtime":{},"tools":{}}}', **more):
+def bake(tmp_path, output, returncode=1, printed='{"target":{"runtime":{},"tools":{}}}', env=None, **more):
     said, seen = [], {}
 
     class Says(Silent):
@@ -164,7 +171,7 @@ def bake(tmp_path, output, returncode=1, printed='{"target":{"runtime":{},"tools
 
     buildkit.bake(
         request(tmp_path, **more),
-        env={"TOKEN": "t", "HOME": "/h"},
+        env={"TOKEN": "t", "HOME": "/h"} | (env or {}),
         scratch=tmp_path,
         progress=Says(),
         run=run,
@@ -181,6 +188,42 @@ def test_progress_is_one_line_a_step(tmp_path):
     assert len(said[1]) == 100
     assert seen["cwd"] == tmp_path
     assert "TOKEN" not in seen["env"]
+
+
+def test_nothing_of_a_build_speaks_to_the_terminal_or_tells_a_password(tmp_path):
+    lines = "#2 [a 1/2] RUN \x1b[31mx https://u:s3cret@host.invalid\n#2 0.1 \x1b]0;t\x07http://u:s3cret@proxy.invalid"
+    said, _ = bake(tmp_path, lines, returncode=0)
+    assert said == ["[a 1/2] RUN x https://host.invalid"]
+    failed = f"{lines}\n > [a \x1b[31m1/2] RUN x\n"
+    with pytest.raises(BuildError) as e:
+        bake(tmp_path, failed)
+    assert e.value.where == "stage a 1/2"
+    assert "http://proxy.invalid" in e.value.what
+    assert "s3cret" not in str(e.value)
+    assert "\x1b" not in str(e.value)
+
+
+def test_what_an_engine_says_is_shown_without_its_colours(tmp_path):
+    text = "\x1b[31mnew https://u:s3cret@host.invalid"
+    with pytest.raises(EngineError, match=r"does not answer:\nnew https://host\.invalid"):
+        buildkit.check({}, docker(version=answer("null", text, 1)))
+
+
+def test_build_steps_get_the_proxies_and_no_command_line_their_password(tmp_path):
+    address = "http://u:s3cret${x}@proxy.invalid"
+    _, seen = bake(tmp_path, "", returncode=0, network="host", env={"https_proxy": address, "NO_PROXY": "h.invalid"})
+    files = [Path(after) for word, after in zip(seen["args"], seen["args"][1:], strict=False) if word == "--file"]
+    own = tmp_path / "proxies.json"
+    assert own in files
+    assert own.stat().st_mode & 0o777 == 0o600
+    arguments = json.loads(own.read_text())["target"]["runtime"]["args"]
+    assert arguments == {"HTTPS_PROXY": address.replace("$", "$$"), "NO_PROXY": "h.invalid"}
+    assert not [word for word in seen["args"] if "s3cret" in word]
+
+
+def test_without_proxies_there_is_no_file_for_them(tmp_path):
+    bake(tmp_path, "", returncode=0)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_step_that_fails_is_named_with_its_last_lines(tmp_path):

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from verlstack import trees
+from verlstack import told, trees
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -93,7 +93,7 @@ def lines(found: Comparison, *, shown: int) -> list[str]:
         *packages,
         f"unpacked {found.raw_bytes / 1e6:+.1f} MB, stored {found.stored_bytes / 1e6:+.1f} MB",
         f"{len(found.files)} paths differ" + "".join(f", {count} {kind}" for kind, count in sorted(kinds.items())),
-        *(f"  /{x.path}  {_kind(x)}" for x in found.files[:shown]),
+        *(f"  /{told.escaped(x.path)}  {_kind(x)}" for x in found.files[:shown]),
         *([f"  and {len(found.files) - shown} more (--json has all)"] if len(found.files) > shown else []),
     ]
 

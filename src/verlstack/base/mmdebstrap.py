@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verlstack import shell
+from verlstack import shell, told
 from verlstack.base import aptsources
 from verlstack.errors import BaseImageError, StorageError, VerlstackError
 
@@ -62,7 +62,6 @@ _UNTRUSTED = re.compile(
     r"^(?:Err|[WE]):.*(?:[Cc]ertificate verification failed|certificate is NOT trusted).*$", re.MULTILINE
 )
 _UNSIGNED = re.compile(r"^(?:Err|[WE]):.*(?:NO_PUBKEY|is not signed|couldn't be verified).*$", re.MULTILINE)
-_PASSWORD = re.compile(r"(?<=//)[^/@\s]+@")
 _MIRROR_TROUBLE = (
     (
         _UNTRUSTED,
@@ -233,7 +232,7 @@ def _tool_missing(name: str, *, root: bool) -> BaseImageError:
 
 def failure(result: shell.Result, wanted: Plan) -> VerlstackError:
     """The error behind a failed bootstrap, from what apt and mmdebstrap printed."""
-    text = _PASSWORD.sub("", f"{result.stderr}\n{result.stdout}")
+    text = told.plain(f"{result.stderr}\n{result.stdout}")
     where = "--mirror" if wanted.apt and wanted.apt.sources else str(ETC_APT)
     if "No space left on device" in text or "You don't have enough free space" in text:
         return StorageError(
@@ -251,6 +250,6 @@ def failure(result: shell.Result, wanted: Plan) -> VerlstackError:
             return BaseImageError(what, where=found[0], todo=todo)
     return BaseImageError(
         f"mmdebstrap failed with exit status {result.returncode}",
-        where=_PASSWORD.sub("", result.tail),
+        where=told.plain(result.tail),
         todo="read its last lines above; as a way round use `--base registry:REF@sha256:…`",
     )

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from verlstack import told
 from verlstack.base import bases
 from verlstack.errors import BaseImageError, UsageError
 
@@ -80,7 +81,7 @@ def lines(known: dict[str, Any], wanted: str) -> list[str]:
     python, layers, packages = known["python"], known["layers"], known["packages"]
     raw, stored = (sum(x[key] for x in layers) / 1e6 for key in ("raw_size", "size"))
     headers = "with headers" if python["headers"] else "no headers"
-    return [
+    shown = [
         f"{known['reference']}  ({known['kind']}, {'local' if known['local'] else 'pinned'})",
         f"system    {known['system']['name']}, glibc {known['glibc'] or '?'}, GLIBCXX {known['glibcxx'] or '?'}",
         f"python    {python['home']}/python{wanted} {python['version'] or ''}, {headers}"
@@ -96,6 +97,7 @@ def lines(known: dict[str, Any], wanted: str) -> list[str]:
         f"{len(packages)} packages, {sum(x.installed_kib for x in packages) * 1024 / 1e6:.0f} MB",
         *(f"  {x.installed_kib * 1024 / 1e6:8.1f}  {x.name} {x.version}" for x in sorted(packages, key=_largest)),
     ]
+    return [told.escaped(line) for line in shown]  # its names and labels are an image's
 
 
 def _largest(package: Package) -> tuple[int, str]:
