@@ -112,6 +112,9 @@ full=$("$CUDA_HOME/bin/nvcc" --version | sed -n 's/.*, V\([0-9.]*\).*/\1/p')
 # Of all runs together: a compile that was stopped and went on would tell minutes for hours.
 seconds=$(awk -F '\t' -v jobs="$MAX_JOBS" '{ sum += $2 + 0 } END { print int(sum / jobs) }' "$COMPILE_LOG")
 peak=$(awk -F '\t' '{ sub(/ MiB/, "", $3); if ($3 + 0 > most) most = $3 + 0 } END { print most + 0 }' "$COMPILE_LOG")
-printf '{"compiler": "nvcc %s, g++ %s", "seconds": %d, "peak_mib": %d, "jobs": %d}\n' \
-	"$full" "$(g++ -dumpfullversion)" "$seconds" "$peak" "$MAX_JOBS" >"$out/compile.json"
+made=("$out"/*.whl)
+[[ ${#made[@]} -eq 1 && -e ${made[0]} ]] || fail "the compile gave no single wheel" "read the lines of pip above"
+sha256=$(sha256sum <"${made[0]}" | cut -d' ' -f1) # what is told below is told of this wheel and no other
+printf '{"sha256": "%s", "compiler": "nvcc %s, g++ %s", "seconds": %d, "peak_mib": %d, "jobs": %d}\n' \
+	"$sha256" "$full" "$(g++ -dumpfullversion)" "$seconds" "$peak" "$MAX_JOBS" >"$out/compile.json"
 cp "$COMPILE_LOG" "$out/compile.log" # a line a file: name, seconds, memory of the largest process, exit status

@@ -75,16 +75,31 @@ def atomic(target: Path, *, tmp: Path | None = None, mode: int = 0o644) -> Itera
     with storage_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{target.name[:80]}.", dir=tmp or target.parent)
-        unfinished = Path(name)
-        try:
-            with os.fdopen(handle, "wb") as f:
+    unfinished = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as f:
+            with _errors_of_writing(target):
                 yield f
+            with storage_errors(target):
                 f.flush()
                 os.fchmod(f.fileno(), mode)
                 os.fsync(f.fileno())
+        with storage_errors(target):
             unfinished.replace(target)
-        except BaseException:
-            unfinished.unlink(missing_ok=True)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def _errors_of_writing(target: Path) -> Iterator[None]:
+    """As `storage_errors`, for a block of somebody else's: what names a file is about one that it opened itself."""
+    try:
+        yield
+    except OSError as e:
+        if e.filename is not None:
+            raise
+        with storage_errors(target):
             raise
 
 

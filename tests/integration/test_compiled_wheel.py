@@ -165,10 +165,9 @@ def test_nothing_pinned_the_image_goes_without_and_says_so(stack):
 
 def test_from_a_compiled_wheel_to_an_image_with_it(stack, made, tmp_path):
     wheel = made[1]().write(tmp_path)
-    (tmp_path / "compile.json").write_text(
-        '{"compiler": "nvcc 12.4.131, g++ 13.3.0", "seconds": 90, "peak_mib": 5, "jobs": 2}'
-    )
     sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    told = {"sha256": sha256, "compiler": "nvcc 12.4.131, g++ 13.3.0", "seconds": 90, "peak_mib": 5, "jobs": 2}
+    (tmp_path / "compile.json").write_text(json.dumps(told))
     without, _ = build(stack)
     assert flash_attn(stack, "add", wheel).stdout.split()[0] == sha256
     shown = flash_attn(stack, "show").stdout
@@ -188,6 +187,7 @@ def test_from_a_compiled_wheel_to_an_image_with_it(stack, made, tmp_path):
     assert names[-3:] == ["flash-attn", "verl", "smoke"]
     assert report["rows"][-3]["pins"] == "flash-attn 2.0"
     assert labels(stack)["dev.verlstack.flash_attn"] == f"sha256:{sha256} 8.0"
+    assert labels(stack)["dev.verlstack.flash_attn.compiler"] == "nvcc 12.4.131, g++ 13.3.0"
     assert "dev.verlstack.left-out" not in labels(stack)
     assert labels(stack)["org.opencontainers.image.title"] == "verlstack tiny"
     assert "looked   cache: found" in flash_attn(stack, "show").stdout

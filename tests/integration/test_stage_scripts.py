@@ -1,5 +1,6 @@
 """The scripts of the Dockerfile's compile stages say clearly what is wrong; programs that take hours are stand-ins."""
 
+import hashlib
 import io
 import json
 import os
@@ -47,6 +48,11 @@ def compile_it(tmp_path):
     return run
 
 
+def a_wheel(folder):
+    """What a pip that did its work leaves."""
+    return f'printf wheel > "{folder}/out/demo-1.0-py3-none-any.whl"'
+
+
 def without(folder, *names):
     """A PATH of one folder: what is there, and the machine's programs but for these."""
     for path in Path("/usr/bin").iterdir():
@@ -59,10 +65,11 @@ def without(folder, *names):
 
 def test_a_compile_hands_on_its_log(compile_it, tmp_path):
     lines = "a.cu\\t9.0 s\\t5903 MiB\\t0\\nb.cu\\t2.0 s\\t800 MiB\\t0\\n"
-    done = compile_it(pip=f'echo "MAX_JOBS=$MAX_JOBS"; printf "{lines}" >> "$COMPILE_LOG"')
+    done = compile_it(pip=f'echo "MAX_JOBS=$MAX_JOBS"; printf "{lines}" >> "$COMPILE_LOG"; {a_wheel(tmp_path)}')
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "compile.log").read_text().startswith("a.cu\t9.0 s\t")
     told = json.loads((tmp_path / "out" / "compile.json").read_text())
+    assert told["sha256"] == hashlib.sha256(b"wheel").hexdigest()
     assert (told["peak_mib"], told["compiler"]) == (5903, "nvcc 12.1.105, g++ 12.2.0")
     assert "compiling demo-1.0 for 8.0 9.0 with nvcc 12.1" in done.stdout
     cores = len(os.sched_getaffinity(0))
@@ -82,6 +89,7 @@ def test_a_compile_hands_on_its_log(compile_it, tmp_path):
         ({"ninja": False}, "ninja is missing", "flash_attn.build_tools"),
         ({"pip": "echo 'nvcc error: cicc died due to signal 9'; exit 1"}, "killed for lack of memory", "MAX_JOBS=1"),
         ({"pip": "echo 'error: identifier is undefined'; exit 3"}, "failed with exit status 3", "compiler's words"),
+        ({"pip": 'echo "x\t1.0 s\t1 MiB\t0" >> "$COMPILE_LOG"'}, "gave no single wheel", "lines of pip"),
         ({"source": "two"}, "there are 2 source archives instead of one", "the one that the lock names"),
         ({"EXTENSION": "demo==1.0 --hash=sha256:" + "0" * 64}, "is not the one whose hash the lock names", "fetch"),
         ({"source": "damaged"}, "the source archive is damaged", "fetch it again"),
@@ -106,7 +114,7 @@ def test_what_was_compiled_is_kept(compile_it, tmp_path):
     assert compile_it(pip="mkdir -p build; echo object > build/x.o; echo Killed; exit 137").returncode == 1
     kept = tmp_path / "build" / "demo-1.0" / "build" / "x.o"
     before = kept.stat().st_mtime_ns, (kept.parents[1] / "setup.py").stat().st_mtime_ns
-    assert compile_it(pip='echo again >> "$COMPILE_LOG"').returncode == 0
+    assert compile_it(pip=f'echo again >> "$COMPILE_LOG"; {a_wheel(tmp_path)}').returncode == 0
     assert (kept.stat().st_mtime_ns, (kept.parents[1] / "setup.py").stat().st_mtime_ns) == before
 
 
@@ -114,7 +122,7 @@ def test_objects_of_another_compiler_are_not_taken(compile_it, tmp_path):
     """The path of nvcc is the same, so ninja would see no change."""
     assert compile_it(pip="mkdir -p build; echo object > build/x.o; exit 1").returncode == 1
     program(tmp_path / "cuda" / "bin", "nvcc", 'echo "Cuda compilation tools, release 12.4, V12.4.131"')
-    assert compile_it(pip='ls build 2>&1; echo again >> "$COMPILE_LOG"').returncode == 0
+    assert compile_it(pip=f'ls build 2>&1; echo again >> "$COMPILE_LOG"; {a_wheel(tmp_path)}').returncode == 0
     assert not (tmp_path / "build" / "demo-1.0" / "build").exists()
 
 

@@ -1,14 +1,17 @@
 """A compiled wheel into the cache: looked at before anything is fetched, and kept as it was when it passed."""
 
+import errno
 import hashlib
+import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from support.wheels import Wheel
 from verlstack.cache import Cache
-from verlstack.errors import WheelError
-from verlstack.extension import add, gate, key
+from verlstack.errors import UsageError, WheelError
+from verlstack.extension import add, gate, key, shelf, supply
 from verlstack.progress import Silent
 from verlstack.workshop import Workshop
 
@@ -56,3 +59,63 @@ def test_what_was_gated_is_what_is_kept(shop, tmp_path, monkeypatch):
     note = add.add(path, STACK, LOCK, shop)
     assert (note.sha256, note.size) == (hashlib.sha256(good).hexdigest(), len(good))
     assert shop.cache.file(note.sha256, note.wheel).read_bytes() == good
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """The gate lets everything through, and facts hold the compiler."""
+    monkeypatch.setattr(supply, "require", lambda *_: None)
+    monkeypatch.setattr(key, "facts", lambda *words: key.Facts(**{**vars_of(FACTS), "compiler": words[2]}))
+
+
+def vars_of(facts):
+    return {name: getattr(facts, name) for name in facts.__dataclass_fields__}
+
+
+def told(wheel, **more):
+    sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    table = {"sha256": sha256, "compiler": "nvcc 12.4.131, g++ 12.2.0", "seconds": 9, "peak_mib": 5, "jobs": 2} | more
+    wheel.with_name("compile.json").write_text(json.dumps(table))
+
+
+@pytest.mark.parametrize(
+    ("more", "compiler"),
+    [
+        ({}, "nvcc 12.4.131, g++ 12.2.0"),
+        ({"sha256": "0" * 64}, "unknown"),
+        ({"sha256": None}, "unknown"),
+        ({"compiler": "nvcc\n[stack]"}, "unknown"),
+        ({"compiler": "n" * 101}, "unknown"),
+    ],
+    ids=["its own", "of another wheel", "of no wheel", "no label", "too long"],
+)
+def test_a_compiler_is_claimed_for_the_wheel_it_is_told_of_alone(shop, tmp_path, passes, more, compiler):
+    wheel = Wheel(name="demo", version="1.0").write(tmp_path)
+    told(wheel, **more)
+    note = add.add(wheel, STACK, LOCK, shop)
+    assert note.facts.compiler == compiler
+    assert note.cost.jobs == (2 if compiler != "unknown" else None)
+
+
+def test_of_two_notes_on_one_wheel_the_one_that_knows_counts(shop, tmp_path, passes):
+    wheel = Wheel(name="demo", version="1.0").write(tmp_path)
+    first = add.add(wheel, STACK, LOCK, shop)
+    told(wheel)
+    add.add(wheel, STACK, LOCK, shop)
+    assert len(shelf.all_of(shop.cache)) == 2
+    assert add.named(first.sha256[:12], STACK, LOCK, shop).facts.compiler.startswith("nvcc")
+
+
+def test_a_wheel_that_may_not_be_read_is_no_fault_of_the_disk(shop, tmp_path, monkeypatch):
+    wheel = Wheel(name="demo", version="1.0").write(tmp_path)
+    real = Path.open
+
+    def refuse(path, *words, **more):
+        if path == wheel:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path, *words, **more)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(UsageError, match="cannot be read: Permission denied") as e:
+        add.add(wheel, STACK, LOCK, shop)
+    assert e.value.where == str(wheel)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import gzip
 import json
 import types
@@ -161,6 +162,18 @@ def test_packages_go_through_the_stage_and_come_back_as_our_layer(stack, shop, t
     assert names == ["usr", "usr/bin", "usr/bin/ibstat", "usr/share", "usr/share/.wh.old"]
     assert list(shop.cache.tmp.iterdir()) == []
     assert make(stack, shop, tmp_path, f"oci:{fit}", "ibutils", "less", apt=apt).digest == report.digest
+
+
+def test_what_fails_upon_the_grown_base_is_no_fault_of_the_disk(stack, shop, tmp_path, fit, monkeypatch):
+    Engine(monkeypatch, {"usr/bin/ibstat": b"elf"})
+
+    def refuse(*_):
+        raise PermissionError(errno.EACCES, "no", "/usr/lib/python3.10/x.py")
+
+    monkeypatch.setattr(assemble.build, "interpreter_job", refuse)
+    with pytest.raises(PermissionError):
+        make(stack, shop, tmp_path, f"oci:{fit}", "ibutils")
+    assert list(shop.cache.tmp.iterdir()) == []
 
 
 def second_layer(layout):

@@ -103,6 +103,16 @@ def test_every_refusal_at_every_step(tmp_path, monkeypatch, call, code):
     assert everything(tmp_path) == []
 
 
+def test_an_error_of_the_block_about_another_file_is_not_ours(tmp_path):
+    """Say a source that may not be read: the disk that is written to is not to blame."""
+    with pytest.raises(PermissionError) as e, atomic(tmp_path / "f"):
+        raise PermissionError(errno.EACCES, "no", "/elsewhere")
+    assert e.value.filename == "/elsewhere"
+    with pytest.raises(StorageError, match="no space left"), atomic(tmp_path / "f"):
+        raise OSError(errno.ENOSPC, "as a write says it")
+    assert everything(tmp_path) == []
+
+
 def test_the_file_that_was_refused_is_named():
     with pytest.raises(StorageError) as e, storage_errors(Path("/outer")):
         raise OSError(errno.EACCES, "no", "/inner/file")

@@ -60,10 +60,9 @@ def extended(found: Found, request: Request, packages: Sequence[str], folder: Pa
     with tempfile.TemporaryDirectory(prefix="staged-", dir=request.cache.tmp) as name:
         shop = Path(name)
         with storage_errors(shop):
-            bake = _bake_file(found, request, packages, shop)
             order = buildkit.Request(
                 folder=folder,
-                files=(bake,),
+                files=(_bake_file(found, request, packages, shop),),
                 target=_STAGE,
                 output=shop / "out",
                 secrets=_secrets(found, request, shop),
@@ -72,7 +71,8 @@ def extended(found: Found, request: Request, packages: Sequence[str], folder: Pa
             )
             (shop / "scratch").mkdir()
             buildkit.bake(order, env=request.env, scratch=shop / "scratch", progress=request.progress)
-            yield _base(found, request, shop)
+            grown = _base(found, request, shop)
+        yield grown  # what our caller does with it is not ours to explain
 
 
 def _bake_file(found: Found, request: Request, packages: Sequence[str], shop: Path) -> Path:

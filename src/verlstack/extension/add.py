@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -12,7 +13,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 
 from verlstack.cache import atomic, sha256_file, storage_errors
 from verlstack.errors import UsageError, WheelError
-from verlstack.extension import key, shelf, supply
+from verlstack.extension import key, pin, shelf, supply
 from verlstack.extension.shelf import Cost, Shelved
 
 if TYPE_CHECKING:
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     from verlstack.pins import Stack
     from verlstack.workshop import Workshop
 
+UNKNOWN = "unknown"  # the compiler of a wheel that somebody else made
 COST_FILE = "compile.json"  # what docker/flash-attn.sh writes beside its wheel
-_MOST = 1 << 16  # bytes of that file; it has four values
+_MOST = 1 << 16  # bytes of that file; it has five values
 _PREFIX = 8  # hexadecimal digits of a hash that are enough to name a wheel
 
 
@@ -29,7 +31,7 @@ def add(path: Path, stack: Stack, lock: Lock, shop: Workshop) -> Shelved:
     """Put a compiled wheel into the cache.
 
     Args:
-        path: the wheel; beside it may lie `compile.json`, which says by which compiler and at what cost.
+        path: the wheel; beside it may lie `compile.json`, which says by which compiler and at what cost it was made.
         stack: the pins.
         lock: their lock.
         shop: the surroundings.
@@ -40,15 +42,17 @@ def add(path: Path, stack: Stack, lock: Lock, shop: Workshop) -> Shelved:
         StorageError: the cache cannot be written.
     """
     _check_name(path, lock)
-    with storage_errors(shop.cache.tmp), tempfile.TemporaryDirectory(prefix="wheel-", dir=shop.cache.tmp) as name:
+    with storage_errors(shop.cache.tmp):
+        folder = tempfile.TemporaryDirectory(prefix="wheel-", dir=shop.cache.tmp)
+    with folder as name:
         # What is gated and hashed is a copy of ours: nobody can put other bytes into its place meanwhile.
-        own = Path(shutil.copyfile(path, Path(name) / path.name))
+        own = _copied(path, Path(name) / path.name)
         _gate(own, path, stack, lock, shop)
         sha256 = sha256_file(own)
         target = shop.cache.file(sha256, path.name)
         with atomic(target) as out, own.open("rb") as f:
             shutil.copyfileobj(f, out)
-    compiler, cost = _told(path.with_name(COST_FILE))
+    compiler, cost = _told(path.with_name(COST_FILE), sha256)
     note = Shelved(
         wheel=path.name,
         sha256=sha256,
@@ -58,6 +62,16 @@ def add(path: Path, stack: Stack, lock: Lock, shop: Workshop) -> Shelved:
     )
     shelf.put(note, shop.cache)
     return note
+
+
+def _copied(path: Path, own: Path) -> Path:
+    try:
+        source = path.open("rb")
+    except OSError as e:
+        raise UsageError(f"the wheel cannot be read: {e.strerror}", where=str(path), todo="check the path") from e
+    with source, storage_errors(own), own.open("wb") as out:
+        shutil.copyfileobj(source, out)
+    return own
 
 
 def _gate(own: Path, path: Path, stack: Stack, lock: Lock, shop: Workshop) -> None:
@@ -76,11 +90,12 @@ def named(text: str, stack: Stack, lock: Lock, shop: Workshop) -> Shelved:
     """
     if text.endswith(".whl"):
         return add(Path(text), stack, lock, shop)
-    fitting = shelf.fitting(key.facts(stack, lock, ""), shop.cache)
+    # of two notes on one wheel, the one that knows its compiler comes last, and counts
+    fitting = sorted(shelf.fitting(key.facts(stack, lock, ""), shop.cache), key=lambda n: n.facts.compiler != UNKNOWN)
     found = {note.sha256: note for note in fitting if len(text) >= _PREFIX and note.sha256.startswith(text.lower())}
     if len(found) == 1:
         return found.popitem()[1]
-    known = ", ".join(note.sha256[:12] for note in fitting) or "none"
+    known = ", ".join(sorted({note.sha256[:12] for note in fitting})) or "none"
     project = lock.extension.source.project
     what = f"{len(found)} wheels of {project} in the cache are called {text!r}"
     raise UsageError(
@@ -101,12 +116,18 @@ def _check_name(path: Path, lock: Lock) -> None:
         raise UsageError(f"this is no wheel of {source.project} {source.version}", where=str(path))
 
 
-def _told(path: Path) -> tuple[str, Cost]:
-    """(compiler, cost) as the compile stage wrote them down; a file that is not its own counts as absent."""
+def _told(path: Path, sha256: str) -> tuple[str, Cost]:
+    """(compiler, cost) as the compile stage wrote them down for this very wheel; what is not so counts as absent.
+
+    A folder of downloads may hold the file of one wheel beside another wheel, whose compiler nobody knows.
+    """
     try:
         with path.open("rb") as f:
             table: dict[str, Any] = json.loads(f.read(_MOST))
         cost = Cost(seconds=float(table["seconds"]), peak_mib=float(table["peak_mib"]), jobs=int(table["jobs"]))
-        return str(table["compiler"]), cost
+        compiler = str(table["compiler"])
+        if table["sha256"] == sha256 and re.fullmatch(pin.COMPILER, compiler):
+            return compiler, cost
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return "unknown", Cost()
+        pass
+    return UNKNOWN, Cost()

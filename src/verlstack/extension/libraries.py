@@ -55,8 +55,10 @@ def mapped(pieces: Iterable[bytes], size: int, scratch: Path) -> Iterator[Data]:
         with storage_errors(scratch):
             scratch.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context(tempfile.TemporaryFile(dir=scratch))
-            for piece in pieces:
+        for piece in pieces:  # read from elsewhere: that may fail for other reasons than our disk
+            with storage_errors(scratch):
                 file.write(piece)
+        with storage_errors(scratch):
             file.flush()
         if file.tell() == 0:  # nothing can be mapped
             yield b""

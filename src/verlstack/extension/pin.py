@@ -14,6 +14,7 @@ from verlstack.schema import BadValueError
 if TYPE_CHECKING:
     from verlstack.schema import Table
 
+COMPILER = r"[\w.+, -]{1,100}"  # nvcc's and g++'s versions; it becomes a label
 _SHA256 = r"[0-9a-f]{64}"
 _FILE = r"[A-Za-z0-9][A-Za-z0-9._+!-]*"  # it becomes a path in the cache
 _ARCH = re.compile(r"[1-9][0-9]*\.[0-9]")  # a compute capability as TORCH_CUDA_ARCH_LIST has it
@@ -96,7 +97,7 @@ def read(table: Table, *, project: str, without: str, build_tools: tuple[str, ..
         wheel=wheel,
         wheel_sha256=table.optional("wheel_sha256", _SHA256, "64 hexadecimal digits"),
         wheel_size=table.integer("wheel_size", 1, 1 << 32) if given else None,
-        wheel_compiler=table.optional("wheel_compiler", r"[\w.+, -]{1,100}", "names and versions"),
+        wheel_compiler=table.optional("wheel_compiler", COMPILER, "names and versions"),
         prebuilt=prebuilt,
         wheelhouse=table.optional("wheelhouse", r"[A-Za-z0-9][\w.:-]*(/[a-z0-9][a-z0-9._-]*)+", "HOST/REPOSITORY"),
     )
