@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
+import subprocess
+import time
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from smoke.documents import NOT_KNOWN, broken, failed, ran_on, ranks_of, said_last
+from smoke.junit import junit
+from smoke.markup import first_line, fit
+from smoke.page import page
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     import pytest
@@ -17,6 +25,9 @@ if TYPE_CHECKING:
     from smoke.world import World
 
 PACKAGES = ("torch", "transformers", "verl", "tensordict", "ray", "flash-attn", "triton", "numpy", "pytest")
+_LAST_LINES = 30  # of a failed test's traceback and output
+_NONE = "none seen"
+_SLOW_DRIVER = 30.0  # seconds; nvidia-smi wakes each GPU where no daemon keeps them awake
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +40,7 @@ class Result:
         seconds: how long it took.
         reason: why it failed or was not run; empty when it passed.
         figures: what it measured.
+        last_lines: the end of the traceback and of what a failed test wrote.
     """
 
     name: str
@@ -36,24 +48,40 @@ class Result:
     seconds: float
     reason: str
     figures: dict[str, Any]
+    last_lines: tuple[str, ...] = ()
 
 
 def result_of(said: pytest.TestReport) -> Result:
     """What pytest says of one phase of one test as a result."""
     outcome = {"passed": "passed", "failed": "failed", "skipped": "not run"}[said.outcome]
-    reason = ""
+    reason, last_lines = "", []
     if said.skipped and isinstance(said.longrepr, tuple):
         reason = said.longrepr[2].removeprefix("Skipped: ")
     elif said.failed:
         crash = getattr(said.longrepr, "reprcrash", None)
         reason = crash.message if crash else str(said.longrepr)
+        last_lines = said.longreprtext.splitlines()[-_LAST_LINES:]
+        for title, written in said.sections:
+            last_lines += [f"-- {title}", *written.splitlines()[-_LAST_LINES:]]
     return Result(
         name=said.nodeid,
         outcome=outcome,
         seconds=round(said.duration, 3),
         reason=reason,
-        figures=dict(said.user_properties),
+        figures={str(name): _plain(value) for name, value in said.user_properties},
+        last_lines=tuple(last_lines),
     )
+
+
+def _plain(value: Any) -> Any:
+    """A figure as JSON can hold it; JSON has no NaN and no infinity, and a report must not fail over one."""
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if value is None or isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return str(value)
 
 
 def headline(world: World) -> str:
@@ -67,14 +95,41 @@ def headline(world: World) -> str:
 
 
 def versions() -> dict[str, str]:
-    """What is installed of the packages that matter; a missing one is said to be missing."""
+    """What is installed of the packages that matter, and the GPUs here; what is missing is said to be missing."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             found[name] = "not installed"
-    return found
+    names, driver = _gpus()
+    return {**found, "NVIDIA driver": driver, "GPUs": names}
+
+
+def _gpus() -> tuple[str, str]:
+    """Names of this machine's GPUs and the version of their driver; without nvidia-smi torch knows the names."""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(query, capture_output=True, text=True, check=True, timeout=_SLOW_DRIVER).stdout
+    except (OSError, subprocess.SubprocessError) as e:
+        import torch
+
+        names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+        return _counted(names), "no nvidia-smi here" if isinstance(e, FileNotFoundError) else first_line(e)
+    return gpus_of(said)
+
+
+def gpus_of(said: str) -> tuple[str, str]:
+    """`2 x NVIDIA H100 80GB HBM3` and `550.54.15` from nvidia-smi's lines of name and driver."""
+    pairs = [line.rpartition(", ") for line in said.splitlines() if ", " in line]
+    return _counted([name for name, _, _ in pairs]), ", ".join(sorted({driver for _, _, driver in pairs})) or _NONE
+
+
+def _counted(names: Sequence[str]) -> str:
+    return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)) or _NONE
+
+
+# -- one number of ranks
 
 
 def write(folder: Path, world: World, results: Sequence[Result], *, seconds: float) -> None:
@@ -86,6 +141,7 @@ def write(folder: Path, world: World, results: Sequence[Result], *, seconds: flo
         "gpu_used": world.on_gpu,
         "backend": world.backend,
         "ranks": world.size,
+        "ended": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "seconds": round(seconds, 1),
         "counts": counts,
         "versions": versions(),
@@ -99,9 +155,71 @@ def write(folder: Path, world: World, results: Sequence[Result], *, seconds: flo
 def text(document: dict[str, Any]) -> str:
     """One run's document for people: the headline, the counts, then every test that measured, failed or did not run."""
     counts = ", ".join(f"{n} {kind}" for kind, n in document["counts"].items())
-    lines = [document["headline"], f"{counts} in {document['seconds']} s", ""]
+    lines = [fit(document["headline"]), f"{counts} in {document['seconds']} s", ""]
     for result in document["results"]:
-        lines.append(f"{result['outcome']:8} {result['name']}  ({result['seconds']:.1f} s)")
-        lines += [f"         {name}: {value}" for name, value in result["figures"].items()]
-        lines += [f"         {line}" for line in result["reason"].splitlines()[:8]]
+        lines.append(f"{result['outcome']:8} {fit(result['name'])}  ({result['seconds']:.1f} s)")
+        lines += [f"         {fit(name)}: {fit(value)}" for name, value in result["figures"].items()]
+        lines += [f"         {line}" for line in fit(result["reason"], limit=2000).splitlines()[:8]]
     return "\n".join(lines) + "\n"
+
+
+# -- all of them
+
+
+def whole(documents: Sequence[dict[str, Any]], *, image: str) -> dict[str, Any]:
+    """One document over the documents of all runs; its headline says what they ran on and whether they passed.
+
+    Args:
+        documents: one for each number of ranks: what `write` wrote and `ok`, or what is known of a run that wrote none.
+        image: name and digest of the image, such as `cu121-sdpa@sha256:…`; empty where nobody said.
+    """
+    # all() of nothing is true, but no run is no pass
+    verdict = "passed" if documents and all(document["ok"] for document in documents) else "FAILED"
+    devices = frozenset(document["device"] for document in documents)
+    kind = {frozenset({"cuda"}): "GPU", frozenset({"cpu"}): "CPU"}.get(devices, "incomplete or mixed")
+    ranks = ", ".join(str(document["ranks"]) for document in documents) or "none"
+    caution = "" if kind == "GPU" else "; this says nothing about GPUs"
+    return {
+        "headline": f"{kind}, ranks {ranks}: {verdict}{caution}",
+        "ok": verdict == "passed",
+        "gpu_pass": kind == "GPU" and verdict == "passed",
+        "image": image,
+        "runs": list(documents),
+    }
+
+
+def write_whole(folder: Path, documents: Sequence[dict[str, Any]], *, image: str) -> None:
+    """Write smoke.json, smoke.txt, smoke.html and smoke-junit.xml into `folder`."""
+    everything = whole(documents, image=image)
+    (folder / "smoke.json").write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
+    (folder / "smoke.txt").write_text(summary(everything), encoding="utf-8")
+    (folder / "smoke.html").write_text(page(everything), encoding="utf-8")
+    (folder / "smoke-junit.xml").write_bytes(junit(everything))
+
+
+def summary(everything: dict[str, Any]) -> str:
+    """For a terminal: the headline, a line for each number of ranks, then what failed."""
+    rows = [("ranks", "on", "passed", "failed", "not run", "seconds"), *map(_row, everything["runs"])]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    lines = [fit(everything["headline"]), f"image: {fit(everything['image'] or NOT_KNOWN)}", "", *table]
+    failures = [line for run in everything["runs"] for line in _failures(run)]
+    return "\n".join([*lines, *(["", *failures] if failures else [])]) + "\n"
+
+
+def _row(run: dict[str, Any]) -> tuple[str, ...]:
+    counts, on = run["counts"], fit(ran_on(run))
+    if not counts:
+        return (str(run["ranks"]), on, "-", "-", "-", "-")
+    numbers = (counts["passed"], counts["failed"], counts["not run"], f"{run['seconds']:.1f}")
+    return (str(run["ranks"]), on, *map(str, numbers))
+
+
+def _failures(run: dict[str, Any]) -> Iterator[str]:
+    """Why a run failed as a whole and what its ranks wrote last; each failed test with its reason's first line."""
+    if broken(run):
+        yield f"FAILED on {ranks_of(run)}: {first_line(run['headline'])}"
+        yield from (f"  {fit(line)}" for line in said_last(run))
+    for result in failed(run):
+        yield f"FAILED on {ranks_of(run)}: {fit(result['name'])}"
+        yield f"  {first_line(result['reason'])}"

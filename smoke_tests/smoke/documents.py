@@ -1,0 +1,51 @@
+"""What the page, the XML and the text read off a run's document, so that they agree."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from smoke.markup import fit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+NOT_KNOWN = "not known"
+_LAST_LINES = 40
+
+
+def ranks_of(run: dict[str, Any]) -> str:
+    """`1 rank`, `2 ranks`."""
+    return f"{run['ranks']} rank{'' if run['ranks'] == 1 else 's'}"
+
+
+def ran_on(run: dict[str, Any]) -> str:
+    """`GPU, nccl, 2 nodes: n1, n2`; a run that ended early may not have said its backend."""
+    device = {"cuda": "GPU", "cpu": "CPU"}.get(run["device"], "no report")
+    nodes = run.get("nodes", ())
+    hosts = f"{len(nodes)} nodes: {', '.join(node['host'] for node in nodes)}" if len(nodes) > 1 else ""
+    return ", ".join(part for part in (device, run.get("backend"), hosts) if part)
+
+
+def failed(run: dict[str, Any]) -> list[dict[str, Any]]:
+    """The results of the tests that failed."""
+    return [result for result in run["results"] if result["outcome"] == "failed"]
+
+
+def broken(run: dict[str, Any]) -> bool:
+    """Whether a run failed as a whole: a rank died, or pytest failed although no test did; its headline says why."""
+    return not run["ok"] and ("last_lines" in run or not failed(run))
+
+
+def said_last(run: dict[str, Any]) -> list[str]:
+    """What the ranks of a broken run wrote last, each line with its author."""
+    return [f"{who}: {line}" for who, lines in run.get("last_lines", {}).items() for line in lines]
+
+
+def tail(lines: Iterable[str]) -> str:
+    """The last lines as one text; each is cut, for some are megabytes long."""
+    return "\n".join(fit(line, limit=200) for line in [*lines][-_LAST_LINES:])
+
+
+def patches_of(run: dict[str, Any]) -> list[str]:
+    """The patches in force in at least one test of a run, as the tests in training/ report them."""
+    return sorted({name for result in run["results"] for name in result["figures"].get("patches", ())})
