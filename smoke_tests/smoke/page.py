@@ -175,7 +175,8 @@ def _ran_on(whole: dict[str, Any]) -> list[Html]:
         for name, version in run.get("versions", {}).items():
             if version not in found.setdefault(name, []):
                 found[name].append(version)
-    rows = [("image", el("code", whole["image"] or NOT_KNOWN))]
+    ended = max((run.get("ended", "") for run in whole["runs"]), default="")
+    rows = [(name, el("code", known or NOT_KNOWN)) for name, known in (("image", whole["image"]), ("ended", ended))]
     rows += [(name, el("code", "; ".join(versions))) for name, versions in found.items()]
     return [el("h2", "Image and versions"), _table(("what", "version"), rows)]
 

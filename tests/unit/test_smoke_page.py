@@ -8,6 +8,7 @@ import types
 import xml.etree.ElementTree as ET
 
 import pytest
+
 from support.smoke_report import dead, memory, result, run
 
 # The import above makes those below possible.
@@ -214,6 +215,11 @@ def test_versions_that_differ_between_runs_are_all_shown():
     text = page.page(whole(run(1), other))
     assert "<code>2.3.1; 2.4.0</code>" in text
     assert "<td>flash-attn</td><td><code>not installed</code></td>" in text
+
+
+def test_the_end_of_the_last_run_is_told():
+    text = page.page(whole(run(1), {**run(2), "ended": "2025-01-02T04:00:00Z"}, dead(4)))
+    assert "<td>ended</td><td><code>2025-01-02T04:00:00Z</code></td>" in text
 
 
 def test_patches_are_listed_once_and_not_among_the_figures():
