@@ -32,7 +32,14 @@ _ADVICE = (
     ),
     ("nvidia-container-cli", "see that `nvidia-smi` works on the engine's machine, or leave --gpus out"),
     ("setrlimit", "the engine may not raise its limits here: set `default_ulimits` in containers.conf"),
+    (
+        "setting rlimit",
+        "the engine's machine forbids unlimited locked memory, which NCCL needs: give its daemon that right",
+    ),
 )
+# What NVIDIA's own notes on its PyTorch images ask for: NCCL registers memory with network cards. A machine may forbid
+# raising limits (containers in containers), so a run on the CPU does without.
+_LIMITS = [Ulimit(name="memlock", soft=-1, hard=-1), Ulimit(name="stack", soft=1 << 26, hard=1 << 26)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,8 +250,7 @@ class Engine:
                 environment=dict(order.environment),
                 shm_size=order.shm_bytes,
                 device_requests=_devices(order.gpus),
-                # NCCL registers memory; a million threads' stacks are not wanted, 64 MB each are torch's advice
-                ulimits=[Ulimit(name="memlock", soft=-1, hard=-1), Ulimit(name="stack", soft=1 << 26, hard=1 << 26)],
+                ulimits=_LIMITS if order.gpus else [],
                 cap_drop=["ALL"],
                 security_opt=["no-new-privileges"],
                 init=True,  # reaps what Ray leaves, and passes signals on

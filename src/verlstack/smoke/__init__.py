@@ -1,0 +1,1 @@
+"""`verlstack smoke`: run the smoke tests inside an image, in containers, unpacked, or under Slurm."""

@@ -1,0 +1,51 @@
+"""The smoke tests without an engine: in the unpacked image, in namespaces of its own, on the CPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from verlstack import shell, told
+from verlstack.smoke import collect
+from verlstack.smoke.request import REPORT
+from verlstack.unpacked import OUTSIDE, STRANGER, unpacked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from verlstack.cache import Cache
+    from verlstack.progress import Progress
+    from verlstack.smoke.request import Request
+
+
+def run(
+    layout: Path,
+    name: str,
+    request: Request,
+    folder: Path,
+    cache: Cache,
+    progress: Progress,
+    say: Callable[[str], object],
+) -> int:
+    """Unpack the image, run the tests in it as a stranger, hand on what they say, and bring the report into `folder`.
+
+    Args:
+        layout: folder of the OCI layout.
+        name: what the report calls the image.
+        request: the run; one node, no GPUs.
+        folder: for the report.
+        cache: where to unpack.
+        progress: where progress is shown.
+        say: called with each line.
+
+    Returns:
+        Exit status of the tests: 0 passed, 1 failed, 2 could not be run.
+
+    Raises:
+        LockError, ProofError, StorageError, UsageError: as `unpacked.unpacked` and `collect.from_folder`.
+    """
+    with unpacked(layout, cache, progress) as root:
+        words = root.command(request.command(), user=STRANGER, environment=request.environment(name))
+        done = shell.follow(words, env=OUTSIDE, cwd=folder, each=lambda line: say(told.plain(line)))
+        collect.from_folder(root.folder / REPORT.lstrip("/"), folder)
+        return done.returncode

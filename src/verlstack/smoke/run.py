@@ -1,0 +1,157 @@
+"""`verlstack smoke`: find the image, choose where it runs, run the smoke tests in it, and keep their report."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from verlstack import oci, prove
+from verlstack.cache import storage_errors
+from verlstack.errors import EngineError, ProofError, UsageError
+from verlstack.smoke import contained, rooted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from verlstack.cache import Cache
+    from verlstack.engine import Engine
+    from verlstack.progress import Progress
+    from verlstack.smoke.request import Request
+
+_LOCK_LABEL = "dev.verlstack.lock"  # every image of ours bears it, and holds the smoke tests
+_GO = {"x86_64": "amd64", "aarch64": "arm64"}  # what `uname -m` says → how images call it
+SUMMARY = "smoke.json"  # written by run.py inside, over all numbers of ranks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """How a smoke run ended.
+
+    Attributes:
+        headline: what it ran on and whether it passed; the first line of the report.
+        passed: whether every run passed.
+        on_gpu: whether every run used GPUs.
+        status: exit status of the tests.
+        image: what ran.
+        folder: where the report is.
+    """
+
+    headline: str
+    passed: bool
+    on_gpu: bool
+    status: int
+    image: str
+    folder: Path
+
+
+def layout(
+    folder: Path,
+    request: Request,
+    report: Path,
+    *,
+    engine: Engine | None,
+    cache: Cache,
+    progress: Progress,
+    say: Callable[[str], object],
+) -> Verdict:
+    """Run the tests in the image of an OCI layout: in the engine where there is one, else unpacked.
+
+    Args:
+        folder: of the layout.
+        request: the run.
+        report: folder for the report; what an earlier run left there goes.
+        engine: None where there is none.
+        cache: where to unpack.
+        progress: where progress is shown.
+        say: called with each line of the tests' output.
+
+    Raises:
+        UsageError: the request cannot be met, there is no image in the layout, or it is for another machine.
+        EngineError: GPUs or nodes without an engine, or the engine refuses.
+        LockError, ProofError, StorageError: the image is damaged, or leaves no report.
+    """
+    request.check()
+    digest, _, config = oci.read_layout(folder)
+    name = f"{oci.tag_of(folder)}@{digest}"
+    machine = engine.architecture if engine else platform.machine()
+    _check_image(name, config.get("architecture", ""), config["config"].get("Labels") or {}, machine)
+    _clear(report)
+    if engine:
+        status = contained.run(engine, prove.load(folder, engine, progress), name, request, report, say)
+    elif request.gpus or request.nodes > 1:
+        wants = "GPUs" if request.gpus else "several nodes"
+        raise EngineError(
+            f"no container engine answers, and {wants} need one",
+            todo="start one (`make engine` on Debian) or set DOCKER_HOST; where the machine itself has torch and verl, "
+            "`python smoke_tests/run.py` needs none",
+        )
+    else:
+        status = rooted.run(folder, name, request, report, cache, progress, say)
+    return _verdict(name, report, status)
+
+
+def reference(
+    image: str, request: Request, report: Path, *, engine: Engine | None, say: Callable[[str], object]
+) -> Verdict:
+    """Run the tests in an image that the engine holds.
+
+    Raises:
+        UsageError: the request cannot be met, the engine has no such image, or it is not ours or for another machine.
+        EngineError: no engine answers, or it refuses.
+        ProofError, StorageError: the image leaves no report.
+    """
+    request.check()
+    if engine is None:
+        raise UsageError(
+            f"{image!r} is no stack that was built, no layout, and no engine answers that might hold such an image",
+            todo="see `verlstack build`, or set DOCKER_HOST",
+        )
+    facts = engine.image(image)
+    name = image if facts.id in image else f"{image}@{facts.id}"
+    _check_image(name, facts.architecture, facts.labels, engine.architecture)
+    _clear(report)
+    return _verdict(name, report, contained.run(engine, image, name, request, report, say))
+
+
+def _check_image(name: str, architecture: str, labels: Any, machine: str) -> None:
+    """Refuse what cannot start here, and what has no smoke tests."""
+    machine = _GO.get(machine, machine)
+    if architecture and machine and architecture != machine:
+        raise UsageError(f"{name} is for {architecture}, this machine is {machine}", todo="run it on such a machine")
+    if _LOCK_LABEL not in labels:
+        raise UsageError(
+            f"{name} was not made by verlstack: it has no label {_LOCK_LABEL}, so no smoke tests either",
+            todo="in any environment with torch and verl, `python smoke_tests/run.py` runs the same tests",
+        )
+
+
+def _clear(report: Path) -> None:
+    """Make the folder; remove the report of an earlier run from it, and nothing else."""
+    if report.exists() and not report.is_dir():
+        raise UsageError("the report goes into a folder", where=str(report), todo="give --report a folder")
+    with storage_errors(report):
+        report.mkdir(parents=True, exist_ok=True)
+        for pattern in ("smoke.*", "smoke-*", "ranks-*", "node-*.log"):
+            for path in report.glob(pattern):
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def _verdict(name: str, report: Path, status: int) -> Verdict:
+    """What the report says; the exit status has the last word, for a report may be half a one."""
+    path = report / SUMMARY
+    try:
+        said: Any = json.loads(path.read_bytes())
+        headline, passed, on_gpu = str(said["headline"]), said["ok"] is True, said["gpu_pass"] is True
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise ProofError(
+            f"the smoke tests left no report (exit status {status})",
+            where=name,
+            todo="what they said last is above",
+        ) from e
+    return Verdict(
+        headline=headline, passed=passed and status == 0, on_gpu=on_gpu, status=status, image=name, folder=report
+    )
