@@ -112,7 +112,10 @@ install() { # PACKAGE...
 	apt-get -q -o APT::Update::Error-Mode=any update >"$log" 2>&1 || refuse "$log" "the package lists cannot be had"
 	[ -n "$(apt-get indextargets)" ] || fail "the base ($(system)) lacks $* and names no mirror" \
 		"give the secret apt_sources: the sources of your mirror"
-	absent=$(for package; do apt-cache show --no-all-versions "$package" >/dev/null 2>&1 || printf '%s ' "$package"; done)
+	# By its exact name: apt itself would take `gcc+` for gcc, and `python3.1` for a pattern.
+	absent=$(for package; do
+		apt-cache show --no-all-versions "$package" 2>/dev/null | grep -qxF "Package: $package" || printf '%s ' "$package"
+	done)
 	case " $absent" in
 	*" python$PYTHON "* | *" libpython$PYTHON-dev "*)
 		fail "$(system) has no package python$PYTHON, and the base no Python $PYTHON of its own" \
@@ -157,7 +160,8 @@ case ${PYTHON-} in 3.*) ;; *) fail "PYTHON is not set" "build through bake: dock
 : "${SOURCE_DATE_EPOCH:?build through bake: docker/docker-bake.hcl}"
 for package in $PACKAGES; do
 	case $package in
-	[!a-z0-9]* | *[!a-z0-9+.-]*) fail "'$package' is no name of a Debian package" "write bare names" ;;
+	[!a-z0-9]* | *[!a-z0-9+.-]* | *- | ?) fail "'$package' is no name of a Debian package" \
+		"write bare names, without -, =VERSION or /SUITE at the end" ;;
 	esac
 done
 lacks=$(missing)

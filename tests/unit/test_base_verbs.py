@@ -13,7 +13,7 @@ import pytest
 
 from support import layouts, stacks
 from verlstack import buildkit, cli, oci, pins, shell, trees
-from verlstack.base import aptsources, assemble, bases, diff, interpreter, mmdebstrap, staged, use
+from verlstack.base import aptsources, assemble, bases, debian, diff, dpkg, interpreter, mmdebstrap, staged, use
 from verlstack.base.interpreter import Interpreter
 from verlstack.cache import Cache
 from verlstack.errors import BaseImageError, BuildError, EngineError, FetchError, UsageError
@@ -99,10 +99,35 @@ def request(stack, shop):
     return build.base_request(stack, shop, PYTHON)
 
 
-@pytest.mark.parametrize("name", ["a;rm", "-o", "UPPER", "a b", "x=1", "$(id)", ""])
+@pytest.mark.parametrize("name", ["a;rm", "-o", "UPPER", "a b", "$(id)", "", "a", "+a"])
 def test_names_that_are_no_packages(stack, shop, tmp_path, fit, name):
-    with pytest.raises(UsageError, match="no name of a Debian package"):
+    with pytest.raises(UsageError, match=r"no name of a Debian package\n"):
         make(stack, shop, tmp_path, f"oci:{fit}", name)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("gcc-", "order to remove"),
+        ("g++-", "order to remove"),
+        ("gcc=4:12", "no version"),
+        ("gcc/bookworm", "suite"),
+        ("gcc:i386", "architecture"),
+    ],
+)
+def test_what_apt_takes_for_an_order_is_refused_everywhere(stack, shop, tmp_path, fit, name, why):
+    for base in (f"oci:{fit}", "debian"):
+        with pytest.raises(UsageError, match=f"no name of a Debian package: .*{why}") as e:
+            make(stack, dataclasses.replace(shop, offline=True), tmp_path, base, name)
+        assert e.value.where == "--package"
+    release = "ID=debian\nVERSION_CODENAME=bookworm\n"
+    with pytest.raises(UsageError, match="no name of a Debian package") as e:
+        debian.plan(["gcc", name], epoch=1, compression=stack.compression, os_release=release)
+    assert "stacks.toml" in e.value.where
+
+
+def test_names_that_end_in_a_plus_are_names():
+    dpkg.check_names(["g++", "memtest86+", "libstdc++6", "g++-12", "python3.11", "0ad"], "here")
 
 
 # -- packages into an image, by an engine

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from verlstack import build, compose, oci, store
-from verlstack.base import bases, staged
-from verlstack.errors import UsageError
+from verlstack.base import bases, dpkg, staged
 from verlstack.oci import Image, NamedBlob
 
 if TYPE_CHECKING:
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
     from verlstack.pins import Stack
     from verlstack.store import Finished
     from verlstack.workshop import Workshop
-
-_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")  # Debian policy 5.6.1; it goes into a shell line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +69,7 @@ def assemble(
         VerlstackError: as `bases.obtain`; the layout in `dist` is then the one that was there before.
     """
     bases.check(base)
-    check_packages(packages)
+    dpkg.check_names(packages, "--package")
     stack.compression.check_library()
     python = shop.find_interpreter(stack.python)
     request = build.base_request(stack, shop, python)
@@ -108,21 +104,6 @@ def _ground(spec: str, request: Request, packages: Sequence[str], folder: Path) 
             yield ground
     else:
         yield bases.obtain(spec, request)
-
-
-def check_packages(names: Sequence[str]) -> None:
-    """Refuse what is no name of a Debian package.
-
-    Raises:
-        UsageError: naming it.
-    """
-    for name in names:
-        if not _PACKAGE.fullmatch(name):
-            raise UsageError(
-                f"{name!r} is no name of a Debian package",
-                where="--package",
-                todo="write the bare name, once for each package; the mirror decides the version",
-            )
 
 
 def _image(stack: Stack, ground: Base, bottom: Finished) -> Image:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verlstack import layer, shell
-from verlstack.base import aptsources, mmdebstrap, rootfs
+from verlstack.base import aptsources, dpkg, mmdebstrap, rootfs
 from verlstack.base.basestore import load, save
 from verlstack.cache import storage_errors
 from verlstack.errors import BaseImageError, FetchError
@@ -68,6 +68,7 @@ def plan(
 
     Raises:
         BaseImageError: the machine is no Debian or relative.
+        UsageError: a name is no package's.
     """
     release = aptsources.parse_release(os_release)
     if not release.codename:
@@ -75,6 +76,7 @@ def plan(
             f"`--base debian` needs a Debian or Ubuntu machine; this is {release.name}",
             todo="use `--base registry:REF@sha256:…`",
         )
+    dpkg.check_names(packages, "[debian.packages] of constraints/stacks.toml, or --package")
     wanted = tuple(sorted(set(packages)))
     return Plan(release=release, packages=wanted, epoch=epoch, compression=compression, apt=apt)
 

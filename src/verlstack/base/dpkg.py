@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from verlstack.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _FIELD = re.compile(r"^(Package|Status|Version|Architecture|Source|Installed-Size):[ \t]*(.*)$", re.MULTILINE)
 _SOURCE = re.compile(r"(\S+)(?: \((\S+)\))?")
 # Debian policy 5.6.1 and 5.6.12; a hostile status file must not put blanks or line ends into labels and tables.
 _NAME = re.compile(r"[a-z0-9][a-z0-9+.-]*")
+# What a person may ask for. apt takes NAME-, NAME=VERSION, NAME/SUITE and NAME:ARCHITECTURE for orders, and no package
+# is called so. NAME+ is an order too, but also a name (g++, memtest86+): which of them, only the mirror knows, and a
+# name that it does not have exactly is refused there before anything is installed.
+_ASKED = re.compile(r"[a-z0-9][a-z0-9+.-]*[a-z0-9+.]")
 _VERSION = re.compile(r"[A-Za-z0-9.+:~-]+")
 
 
@@ -31,6 +41,25 @@ class Package:
     source_version: str
     installed_kib: int
     licence: str | None = None
+
+
+def check_names(names: Iterable[str], where: str) -> None:
+    """Refuse what is no name of a Debian package: it would go into a shell line, and to apt as an order.
+
+    Raises:
+        UsageError: naming it.
+    """
+    for name in names:
+        if _ASKED.fullmatch(name):
+            continue
+        what = f"{name!r} is no name of a Debian package"
+        if re.fullmatch(r"[a-z0-9][a-z0-9+.-]*-", name):
+            what += ": apt takes the - at its end for an order to remove"
+        elif re.match(r"[a-z0-9][a-z0-9+.-]+[=/:]", name):
+            what += ": no version, suite or architecture can be asked for"
+        raise UsageError(
+            what, where=where, todo="write the bare name, once for each package; the mirror decides the version"
+        )
 
 
 def parse(status: str) -> tuple[Package, ...]:
