@@ -323,6 +323,9 @@ RUN --mount=type=cache,target=/build,id=verlstack-compile-${COMPILE_KEY},sharing
 FROM scratch AS flash-attn
 COPY --from=compile /out/ /
 
+# What installing the compiler changed: files, dpkg's account of them, and the links of update-alternatives.
 FROM runtime AS devel
 ENV CUDA_HOME=/usr/local/cuda
 COPY --link --from=toolchain /usr/ /usr/
+COPY --link --from=toolchain /var/lib/dpkg/ /var/lib/dpkg/
+COPY --link --from=toolchain /etc/alternatives/ /etc/alternatives/

@@ -40,4 +40,5 @@ elif [[ ${#packages[@]} -gt 0 ]]; then
 else
 	PACKAGES=g++ "$here/base.sh" # with the mirror, CA and proxy that an admin gives
 fi
+mkdir -p /var/lib/dpkg /etc/alternatives # `devel` takes both along, also of a base that is not Debian's
 g++ --version | sed -n 1p

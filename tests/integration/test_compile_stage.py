@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import io
 import json
@@ -16,7 +17,10 @@ from pathlib import Path
 import pytest
 
 from support import engines
+from verlstack import buildkit, compiling, shell
 from verlstack.cache import Cache
+from verlstack.cli import common
+from verlstack.progress import Silent
 
 pytestmark = [pytest.mark.full, pytest.mark.engine]
 
@@ -139,6 +143,42 @@ def test_it_is_imported_in_the_composed_image(checkout, wheel):
     finally:
         subprocess.run(["docker", "image", "rm", "verlstack:cu121-fast"], env=engine, capture_output=True, check=False)
     assert printed.startswith("added [2.0, 2.0, 2.0] /opt/verl/lib/python3.10/site-packages/flash_attn_2_cuda")
+
+
+LOOK = """
+FROM devel AS look
+RUN (dpkg -S /usr/bin/g++; dpkg-query --show --showformat '${db:Status-Status}\\n' g++ gcc; \\
+    update-alternatives --query c++ | sed -n 's/^Value: //p'; readlink -e /etc/alternatives/c++; dpkg --audit; \\
+    printf 'int main() { return 0; }' | c++ -x c++ - -o /tmp/made && /tmp/made && echo runs) >/told 2>&1
+FROM scratch AS told
+COPY --from=look /told /
+"""
+
+
+def test_devel_tells_the_truth_about_its_compiler(checkout, tmp_path):
+    """On the bare base instead of `runtime`: what is asked does not depend on the wheels."""
+    for name in ("docker", "smoke_tests", "src"):
+        shutil.copytree(checkout.folder / name, tmp_path / name)
+    (tmp_path / "Dockerfile").write_text((ROOT / "Dockerfile").read_text() + LOOK)
+    (tmp_path / "told.json").write_text('{"target": {"told": {"inherits": ["_all"], "target": "told"}}}')
+    constraints = checkout.folder / "constraints"
+    (tmp_path / "scratch").mkdir()
+    given = argparse.Namespace(
+        constraints=constraints, stack="cu121", jobs=None, offline=False, python_tree=None
+    )  # fmt: skip
+    with common.workshop(given) as (stack, shop):
+        contexts = compiling._from_debian(stack, shop, "debian", tmp_path, shell.run)
+        order = buildkit.Request(
+            folder=tmp_path, target="told", output=tmp_path / "out", form="local", cached=True,
+            files=(tmp_path / "docker" / "docker-bake.hcl", constraints / "cu121.bake.json", tmp_path / "told.json"),
+            contexts=contexts | {"runtime": contexts["os"], "verl-source": str(tmp_path / "docker")},
+            network=buildkit.check(checkout.env).network,
+        )  # fmt: skip
+        buildkit.bake(order, env=checkout.env, scratch=tmp_path / "scratch", progress=Silent())
+    lines = (tmp_path / "out" / "told").read_text().splitlines()
+    assert lines[:4] == ["g++: /usr/bin/g++", "installed", "installed", "/usr/bin/g++"]
+    assert lines[4].startswith("/usr/bin/x86_64-linux-gnu-g++-")
+    assert lines[5:] == ["runs"], "dpkg --audit says nothing"
 
 
 def test_an_architecture_that_torch_does_not_know_stops_the_compile(checkout):
