@@ -1,15 +1,23 @@
 """Start the ranks' process group once, make a failure on one rank a failure on all, and write the report."""
 
+import contextlib
+import ctypes
+import os
+import signal
 import time
 from collections.abc import Callable, Generator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from smoke import report
-from smoke.world import NotEnoughGpusError, World, join
+from smoke import ended, report
+from smoke.watch import Watch
+from smoke.world import NotEnoughGpusError, SilentRankError, World, join
 
 _WORLD: list[World] = []
+_WATCH: list[Watch] = []
+_FOLDER: list[Path] = []  # of the report, if there is to be one
 _SAID_OK = "ok"
 
 
@@ -17,16 +25,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """`--report DIR` is where ranks-N.json goes, `--quick` leaves out what takes more than a few seconds."""
     parser.addoption("--report", type=Path, metavar="DIR", help="write ranks-N.json there")
     parser.addoption("--quick", action="store_true", help="leave out the slow tests")
+    parser.addoption("--patience", type=float, default=300.0, metavar="SECONDS", help="a test that takes longer hangs")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Join the run before anything is collected: who we are decides what is skipped."""
+    patience = config.getoption("patience")
+    _end_with_torchrun()
     try:
-        world = join()
+        world = join(patience)
     except NotEnoughGpusError as e:
         pytest.exit(str(e), returncode=2)
     world.start_group()
     _WORLD.append(world)
+    _WATCH.append(Watch(world.rank, patience))
+    if config.getoption("report"):
+        _FOLDER.append(config.getoption("report"))
+        _note("")
+        if world.rank == 0:
+            head = {"headline": report.headline(world), "device": world.device.type, "ranks": world.size}
+            ended.so_far(_FOLDER[0], world.size, head)
+
+
+def _end_with_torchrun() -> None:
+    """Torchrun gives each rank a session of its own; without this a rank would outlive a torchrun that was killed."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        pr_set_pdeathsig = 1  # prctl(2)
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 def pytest_unconfigure() -> None:
@@ -61,9 +86,21 @@ def _why_not(item: pytest.Item, world: World, *, quick: bool) -> str:
     return ""
 
 
+def pytest_runtest_logstart(nodeid: str) -> None:
+    """Leave word of the test that this rank is in now: a rank that is killed says nothing more."""
+    _note(nodeid)
+
+
+def _note(test: str) -> None:
+    world = _WORLD[0]
+    if _FOLDER:
+        ended.note(_FOLDER[0] / f"ranks-{world.size}-logs", world.rank, world.local_rank, test)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
     """A rank whose setup ends in an error or a skip says so; it will not reach the test itself."""
+    _WATCH[0].start(item.nodeid)
     try:
         return (yield)
     except BaseException as e:
@@ -74,6 +111,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Each rank says how the test went; one that failed fails it everywhere."""
+    _WATCH[0].start(item.nodeid)
     try:
         result = yield
     except BaseException as e:
@@ -85,19 +123,34 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 def _settle(item: pytest.Item, error: BaseException | None) -> None:
     """Compare notes, and start anew with a fresh process group where a rank failed."""
+    _WATCH[0].stop()  # who waits for others does not hang
     if isinstance(error, (KeyboardInterrupt, SystemExit, pytest.exit.Exception)):
         return
     world = _WORLD[0]
     failed = error is not None and not isinstance(error, pytest.skip.Exception)
     if failed:
         world.stop_group()  # with luck the others stop waiting for us; if not, their patience ends (COLLECTIVE)
-    said = world.agree(item.nodeid, f"{type(error).__name__}: {error}" if error else _SAID_OK)
+    try:
+        said = world.agree(item.nodeid, f"{type(error).__name__}: {error}" if error else _SAID_OK)
+    except SilentRankError as e:
+        item.session.shouldfail = str(e)  # nothing more can be agreed on; what came so far is reported
+        raise
     if failed or len({word == _SAID_OK for word in said}) > 1:
         world.stop_group()
         world.start_group()
     if error is None and any(word != _SAID_OK for word in said):
         lines = [f"rank {rank}: {word.splitlines()[0]}" for rank, word in enumerate(said) if word != _SAID_OK]
         pytest.fail("passed here, but not everywhere\n" + "\n".join(lines), pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """What a test leaves behind may hang too."""
+    _WATCH[0].start(f"the teardown of {item.nodeid}")
+    try:
+        return (yield)
+    finally:
+        _WATCH[0].stop()
 
 
 @pytest.fixture(scope="session")
@@ -143,10 +196,20 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def _keep(said: pytest.TestReport) -> None:
     if said.when == "call" or said.outcome != "passed":
         _RESULTS.append(report.result_of(said))
+        if _FOLDER and _WORLD[0].rank == 0:
+            ended.so_far(_FOLDER[0], _WORLD[0].size, asdict(_RESULTS[-1]))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Rank 0 writes the report; the ranks have agreed on every outcome, so it speaks for all."""
-    folder = session.config.getoption("report")
-    if folder and _WORLD and _WORLD[0].rank == 0:
-        report.write(folder, _WORLD[0], _RESULTS, seconds=time.time() - _STARTED)
+    if not _FOLDER:
+        return
+    world = _WORLD[0]
+    _note("")
+    if world.rank == 0:
+        report.write(_FOLDER[0], world, _RESULTS, seconds=time.time() - _STARTED)
+        ended.forget(_FOLDER[0], world.size)
+    if not session.shouldfail:
+        # torchrun ends all ranks when the first has failed: none may go before the report is written
+        with contextlib.suppress(SilentRankError):
+            world.agree("the report", _SAID_OK)

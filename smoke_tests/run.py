@@ -1,9 +1,12 @@
-"""Run the smoke tests on 1, 2, 4, … ranks of this machine and write one report.
+"""Run the smoke tests on 1, 2, 4, … ranks of this machine, or of several at once, and write one report.
 
-`python run.py --ranks 1,2,4 --report DIR`; what it does not know goes to pytest.
+`python run.py --ranks 1,2,4 --report DIR`; on several nodes the same on each, with
+`--nodes N --node K --rendezvous HOST:PORT`, where HOST is node 0, which writes the report.
+What it does not know goes to pytest.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import shutil
@@ -15,27 +18,121 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-# One run of the whole suite takes a minute or two on two cores; a rank that hangs fails its test after two minutes.
-PATIENCE = 900.0  # seconds for one number of ranks
+import launch
+from launch import Member
+from smoke import ended, nodes, together
+from smoke.part import Here, Run
+
+PROBE = 120.0  # seconds to import torch and count GPUs; a broken driver can hang there
+COUNT_GPUS = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
+
+
+class CannotStartError(RuntimeError):
+    """This environment cannot run the tests; one line that says why."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Start pytest once per number of ranks; 0 when nothing failed, 1 when something did, 2 for a wrong call."""
+    """Start pytest once per number of ranks; 0 when nothing failed, 1 when something did, 2 when it cannot start."""
     options, more = _parser().parse_known_args(arguments)
-    if max(options.ranks) > 1 and not _localhost():
-        print(
-            "`localhost` has no address here, and torchrun needs it: /etc/hosts wants `127.0.0.1 localhost`",
-            file=sys.stderr,
-        )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what was started ends too
+    try:
+        here = _here(options, more)
+        return _alone(here) if options.nodes == 1 else together.run(here, lambda documents: _report(options, documents))
+    except (CannotStartError, launch.PlanError, nodes.MeetingError) as e:
+        print(e, file=sys.stderr)
         return 2
-    options.report.mkdir(parents=True, exist_ok=True)
-    for path in options.report.glob("ranks-*"):
+    except nodes.GoneError as e:
+        print(f"node 0 has ended: {e}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog="Everything else is passed on to pytest.", allow_abbrev=False
+    )
+    default = "on GPUs 1, 2, 4, … up to all of them, else 1,2,4"
+    parser.add_argument("--ranks", type=launch.numbers, help=f"on all nodes together, such as 1,2,4 ({default})")
+    parser.add_argument("--report", type=Path, default=Path("smoke-report"), help="folder of the report")
+    parser.add_argument("--quick", action="store_true", help="leave out the slow tests")
+    parser.add_argument(
+        "--patience", type=float, default=300.0, metavar="SECONDS", help="a test that takes longer hangs (300)"
+    )
+    several = parser.add_argument_group("several nodes")
+    several.add_argument("--nodes", type=int, default=1, help="how many (1)")
+    several.add_argument("--node", type=int, help="which of them this is, from 0")
+    several.add_argument(
+        "--rendezvous", type=launch.endpoint, metavar="HOST:PORT", help="node 0, and a free port there"
+    )
+    several.add_argument(
+        "--wait", type=float, default=120.0, metavar="SECONDS", help="how long for the other nodes (120)"
+    )
+    return parser
+
+
+def _here(options: argparse.Namespace, more: Sequence[str]) -> Here:
+    """Look at this environment, and make place for the report.
+
+    Raises:
+        CannotStartError: something is missing, or the call is wrong.
+    """
+    if options.nodes < 1 or (options.nodes > 1 and (options.node is None or options.rendezvous is None)):
+        raise CannotStartError("several nodes need --nodes N, --node K and --rendezvous HOST:PORT on each")
+    if options.nodes == 1 and (options.node or options.rendezvous):
+        raise CannotStartError("--node and --rendezvous are for several nodes: say how many with --nodes")
+    if not 0 <= (options.node or 0) < options.nodes:
+        raise CannotStartError(f"--node {options.node}: the nodes are 0 to {options.nodes - 1}")
+    me = Member(node=options.node or 0, host=socket.gethostname(), gpus=_gpus())
+    for line in launch.warnings(gpus=me.gpus, shared_memory=shutil.disk_usage("/dev/shm").total):
+        print(f"warning: {line}", file=sys.stderr)
+    folder = options.report.resolve()
+    if me.node == 0:
+        _clear(folder)
+    if options.nodes > 1:
+        folder /= f"node-{me.node}"
+        _clear(folder)
+    return Here(options=options, me=me, folder=folder, more=more)
+
+
+def _gpus() -> int:
+    """How many GPUs the ranks of this node may use, found out in a process that ends again.
+
+    Raises:
+        CannotStartError: there is no torch or no pytest, or torch does not work.
+    """
+    for name in ("torch", "pytest"):
+        if importlib.util.find_spec(name) is None:
+            raise CannotStartError(f"this environment has no {name}: {sys.executable} is not the image's python?")
+    if os.environ.get("SMOKE_DEVICE") == "cpu":
+        return 0
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", COUNT_GPUS], capture_output=True, text=True, timeout=PROBE, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise CannotStartError(f"torch does not count the GPUs within {PROBE:g} s: see nvidia-smi and dmesg") from None
+    if done.returncode:
+        why = (done.stderr.strip().splitlines() or [launch.how(done.returncode, PROBE)])[-1]
+        raise CannotStartError(f"this environment has no torch that works: {why}")
+    return int(done.stdout.split()[-1])
+
+
+def _clear(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.glob("ranks-*"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    ended = {ranks: _run(ranks, options, more) for ranks in options.ranks}
-    documents = [_document(options.report, ranks, code) for ranks, code in ended.items()]
-    _write(options.report, documents)
-    sys.stdout.write((options.report / "smoke.txt").read_text(encoding="utf-8"))
+
+
+def _alone(here: Here) -> int:
+    chosen, _ = launch.runs(here.options.ranks, [here.me])
+    if max(chosen) > 1 and not _localhost():
+        todo = "torchrun needs it: /etc/hosts wants `127.0.0.1 localhost`"
+        raise CannotStartError(f"`localhost` has no address here, and {todo}")
+    documents = []
+    for ranks in chosen:
+        with Run(here, ranks, None) as run:
+            run.wait(lambda _: None)
+        documents.append(ended.joined(ranks, [(here.me, run.result())]))
+    sys.stdout.write(_report(here.options, documents))
     return 0 if all(document["ok"] for document in documents) else 1
 
 
@@ -47,88 +144,9 @@ def _localhost() -> bool:
         return False
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, epilog="Everything else is passed on to pytest.")
-    parser.add_argument("--ranks", type=_numbers, default=[1, 2, 4], help="such as 1,2,4 (the default)")
-    parser.add_argument("--report", type=Path, default=Path("smoke-report"), help="folder of the report")
-    parser.add_argument("--quick", action="store_true", help="leave out the slow tests")
-    return parser
-
-
-def _numbers(text: str) -> list[int]:
-    numbers = [int(part) for part in text.split(",")]
-    if not numbers or min(numbers) < 1:
-        raise argparse.ArgumentTypeError("whole numbers from 1 on, such as 1,2,4")
-    return numbers
-
-
-def _run(ranks: int, options: argparse.Namespace, more: Sequence[str]) -> int:
-    """Run pytest on so many ranks and return its exit status; other ranks than 0 write to log files only."""
-    # `=`: before conftest.py is read, pytest would take a folder after a blank for one to collect tests from
-    pytest = ["pytest", "-c", str(HERE / "pytest.ini"), f"--report={options.report.resolve()}", *more]
-    pytest += ["--quick"] if options.quick else []
-    command = [sys.executable, "-m", *pytest]
-    if ranks > 1:
-        logs = options.report.resolve() / f"ranks-{ranks}-logs"
-        torchrun = [
-            "torch.distributed.run",
-            "--standalone",
-            "--local-addr",
-            "localhost",
-            "--nproc-per-node",
-            str(ranks),
-        ]
-        command = [
-            sys.executable,
-            "-m",
-            *torchrun,
-            "--log-dir",
-            str(logs),
-            "--redirects",
-            "3",
-            "--tee",
-            "0:3",
-            "-m",
-            *pytest,
-        ]
-    # a session of its own: when time is up, everything that the run started goes with it
-    process = subprocess.Popen(command, cwd=HERE, env=_environment(ranks), start_new_session=True)
-    try:
-        return process.wait(PATIENCE)
-    except subprocess.TimeoutExpired:
-        print(f"no end after {PATIENCE:.0f} s; ending the run on {ranks} ranks", file=sys.stderr)
-        return 124
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def _environment(ranks: int) -> dict[str, str]:
-    """One core per rank where there are not more, so that ranks do not fight over them."""
-    threads = max(1, (os.cpu_count() or 1) // ranks)
-    return {"OMP_NUM_THREADS": str(threads), **os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-
-
-def _document(folder: Path, ranks: int, code: int) -> dict[str, Any]:
-    """What rank 0 wrote; a run that ended before it could is a failure, whatever its exit status."""
-    path = folder / f"ranks-{ranks}.json"
-    if not path.is_file():
-        headline = f"no report from {ranks} ranks: ended with status {code}"
-        last = _last_lines(folder / f"ranks-{ranks}-logs")
-        return {"headline": headline, "ok": False, "ranks": ranks, "device": None, "counts": {}, "results": [], **last}
-    document = json.loads(path.read_text(encoding="utf-8"))
-    # 5: no test was collected. A run of nothing proves nothing.
-    return {**document, "ok": code == 0 and document["counts"]["passed"] > 0}
-
-
-def _last_lines(logs: Path) -> dict[str, dict[str, list[str]]]:
-    """What each rank wrote last; torchrun itself says on its stderr which one ended first, and how."""
-    said = {}
-    for path in sorted(logs.glob("*/attempt_*/*/std*.log")):
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-        said[f"rank {path.parent.name}, {path.stem}"] = [line for line in lines if line.strip()][-5:]
-    return {"last_lines": said}
+def _report(options: argparse.Namespace, documents: Sequence[dict[str, Any]]) -> str:
+    _write(options.report, documents)
+    return (options.report / "smoke.txt").read_text(encoding="utf-8")
 
 
 def _write(folder: Path, documents: Sequence[dict[str, Any]]) -> None:

@@ -10,12 +10,17 @@ import torch.distributed as dist
 
 # A collective of these tiny models takes milliseconds. A rank that waits this long waits for one that failed or died.
 COLLECTIVE = timedelta(seconds=60)
-# Longer than COLLECTIVE: a rank that hangs in a collective still gets to say that it failed.
-AGREEMENT = timedelta(seconds=120)
+# Longer than COLLECTIVE: a rank that hangs in a collective still gets to say that it failed. And longer than a test may
+# take: a rank that hangs is ended by its own watch (smoke.watch), which knows where it hangs.
+MARGIN = timedelta(seconds=30)
 
 
 class NotEnoughGpusError(RuntimeError):
     """More ranks on this machine than GPUs."""
+
+
+class SilentRankError(RuntimeError):
+    """A rank has not said how its test went: it is dead, or cut off."""
 
 
 @dataclass(kw_only=True)
@@ -23,14 +28,16 @@ class World:
     """One process of the run.
 
     Attributes:
-        rank: 0 … size - 1.
-        size: number of ranks.
+        rank: 0 … size - 1, over all nodes.
+        local_rank: from 0 on each node.
+        size: number of ranks on all nodes.
         device: where this rank computes.
         store: what the ranks talk through besides the process group, so that a broken group can still be reported.
         groups: how many process groups were made; each has its own keys in the store.
     """
 
     rank: int
+    local_rank: int
     size: int
     device: torch.device
     store: Any
@@ -62,24 +69,34 @@ class World:
         """Tell the others `mine` and return what each rank said, in the order of ranks.
 
         Raises:
-            RuntimeError: a rank said nothing for as long as AGREEMENT.
+            SilentRankError: a rank said nothing for as long as a test may take, or the store is gone with rank 0.
         """
-        self.store.set(f"said/{key}/{self.rank}", mine)
-        return [self.store.get(f"said/{key}/{rank}").decode() for rank in range(self.size)]
+        said = []
+        try:
+            self.store.set(f"said/{key}/{self.rank}", mine)
+            for rank in range(self.size):
+                said.append(self.store.get(f"said/{key}/{rank}").decode())  # noqa: PERF401  how far it came counts
+        except RuntimeError as e:
+            raise SilentRankError(f"rank {len(said)} does not say how this test went: {e}") from e
+        return said
 
 
-def join() -> World:
+def join(patience: float) -> World:
     """Find out where we are: one of torchrun's processes, or a plain process that is a world of one.
+
+    Args:
+        patience: seconds that a test may take.
 
     Raises:
         NotEnoughGpusError: more ranks here than GPUs. NCCL cannot share one, and the CPU would prove something else.
     """
     device = _device()
     if "RANK" not in os.environ:
-        return World(rank=0, size=1, device=device, store=dist.HashStore())
-    store, rank, size = next(dist.rendezvous("env://", timeout=AGREEMENT))
-    store.set_timeout(AGREEMENT)
-    return World(rank=rank, size=size, device=device, store=store)
+        return World(rank=0, local_rank=0, size=1, device=device, store=dist.HashStore())
+    agreement = max(COLLECTIVE, timedelta(seconds=patience)) + MARGIN
+    store, rank, size = next(dist.rendezvous("env://", timeout=agreement))
+    store.set_timeout(agreement)
+    return World(rank=rank, local_rank=int(os.environ["LOCAL_RANK"]), size=size, device=device, store=store)
 
 
 def _device() -> torch.device:
