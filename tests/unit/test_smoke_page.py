@@ -223,10 +223,15 @@ def test_the_end_of_the_last_run_is_told():
 
 
 def test_patches_are_listed_once_and_not_among_the_figures():
-    results = [result("t.py::a", figures={"patches": ["gloo for nccl"]}), result("t.py::b", figures={"patches": []})]
-    text = page.page(whole(run(1, results), run(2, results)))
+    first = result("t.py::a", figures={"patches": ["gloo for nccl"], "loss": 0.5})
+    second = result("t.py::b", figures={"patches": []})
+    text = page.page(whole(run(1, [first, second]), run(2, [first, second])))
     assert text.count("gloo for nccl") == 1
-    assert "verl ran as it is" in page.page(whole(run(1, results[1:])))
+    figures = text.split("<h2>Figures</h2>")[1]
+    assert figures.count("<li>loss: 0.5</li>") == 2
+    assert "patches" not in figures
+    assert "b</span>" not in figures
+    assert "verl ran as it is" in page.page(whole(run(1, [second])))
 
 
 def test_the_slowest_tests_come_in_order_and_those_not_run_do_not():
