@@ -7,7 +7,6 @@ What it does not know goes to pytest.
 
 import argparse
 import importlib.util
-import json
 import os
 import shutil
 import signal
@@ -20,7 +19,7 @@ from typing import Any
 
 import launch
 from launch import Member
-from smoke import ended, nodes, together
+from smoke import ended, nodes, report, together
 from smoke.part import Here, Run
 
 PROBE = 120.0  # seconds to import torch and count GPUs; a broken driver can hang there
@@ -150,28 +149,7 @@ def _report(options: argparse.Namespace, documents: Sequence[dict[str, Any]]) ->
 
 
 def _write(folder: Path, documents: Sequence[dict[str, Any]]) -> None:
-    """One JSON and one text over all runs. The first line says what they ran on and whether they passed."""
-    verdict = "passed" if all(document["ok"] for document in documents) else "FAILED"
-    devices = {document["device"] for document in documents}
-    kind = {frozenset({"cuda"}): "GPU", frozenset({"cpu"}): "CPU"}.get(frozenset(devices), "incomplete or mixed")
-    ranks = ", ".join(str(document["ranks"]) for document in documents)
-    caution = "" if kind == "GPU" else "; this says nothing about GPUs"
-    first = f"{kind}, ranks {ranks}: {verdict}{caution}"
-    whole = {"headline": first, "ok": verdict == "passed", "gpu_pass": kind == "GPU" and verdict == "passed"}
-    (folder / "smoke.json").write_text(
-        json.dumps({**whole, "runs": list(documents)}, indent=1) + "\n", encoding="utf-8"
-    )
-    lines = [first]
-    for document in documents:
-        counts = ", ".join(f"{n} {what}" for what, n in document["counts"].items())
-        lines.append(f"  {document['headline']}: {counts or 'nothing counted'}")
-        lines += [f"    {who}: {line}" for who, last in document.get("last_lines", {}).items() for line in last]
-        lines += [f"    FAILED {r['name']}: {r['reason'].splitlines()[0]}" for r in _failed(document)]
-    (folder / "smoke.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def _failed(document: dict[str, Any]) -> list[dict[str, Any]]:
-    return [result for result in document["results"] if result["outcome"] == "failed"]
+    report.write_whole(folder, documents, image=os.environ.get("VERLSTACK_IMAGE", ""))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ FIGURES = {
     ),
     "allocated bytes per rank by phase": (
         "allocated by torch on the GPU",
-        "The test demands the bytes that follow from the parameter counts, plus at most cuBLAS's workspace and gaps.",
+        "The test demands the bytes that follow from the parameter counts, and little more (cuBLAS's workspace, gaps).",
     ),
 }
 BOUNDS = "bounds by phase"  # {phase: [least, most]}, where a test reports what it demands
@@ -177,10 +177,10 @@ def _axes(scale: Scale) -> Html:
         )
         for y, label in rows
     ]
-    below = [el("text", n, x=scale.x(n), y=BOTTOM + 18, text_anchor="middle") for n in scale.ranks]
+    below = [el("text", n, x=scale.x(n), y=BOTTOM + 22, text_anchor="middle") for n in scale.ranks]
     middle = (TOP + BOTTOM) / 2
     titles = (
-        el("text", "number of ranks", x=(LEFT + RIGHT) / 2, y=BOTTOM + 38, text_anchor="middle"),
+        el("text", "number of ranks", x=(LEFT + RIGHT) / 2, y=BOTTOM + 42, text_anchor="middle"),
         el("text", "bytes per rank", x=12, y=middle, text_anchor="middle", transform=f"rotate(-90 12 {middle})"),
     )
     return join((*across, *below, *titles))
