@@ -29,7 +29,6 @@ _MAX_MEMBERS = 1_000_000  # of one layer
 _MAX_KEPT = 1 << 24  # bytes of a file that is kept; the longest RECORD of cu121 has 1.4 MB
 _MAX_LINKS = 40  # what Linux follows (path_resolution(7))
 _CHUNK = 1 << 20
-_HARD = "hard"
 _OPAQUE = ".wh..wh..opq"
 _WHITEOUT = ".wh."
 _KINDS: dict[bytes, Kind] = {
@@ -125,15 +124,7 @@ def read(
             members, kept = _members(hashing, keep)
             while hashing.read(_CHUNK):
                 pass  # what follows the end of the archive counts for the diff_id
-    except (
-        tarfile.TarError,
-        EOFError,
-        ValueError,
-        ArithmeticError,
-        RecursionError,
-        layer.ZstdError,
-        igzip.BadGzipFile,
-    ) as e:
+    except _UNREADABLE as e:
         raise ProofError(f"a layer cannot be read: {e}", where=str(blob), todo="build the image again") from e
     return Content(members=tuple(members), diff_id=f"sha256:{hashing.digest.hexdigest()}", kept=kept)
 

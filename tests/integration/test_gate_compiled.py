@@ -102,7 +102,12 @@ def this_machine():
         pytest.skip("this Python does not run on glibc")
     (folder,) = folders
     names = ("libc.so.6", "libm.so.6", "libgcc_s.so.1", "libstdc++.so.6")
-    return system.of_libraries("this machine", {name: (folder / name).read_bytes() for name in names})
+    newest = {}
+    for version in (v for name in names for v in elf_symbols.read((folder / name).read_bytes()).versions):
+        family, number = system.parse(version)
+        if family and number:
+            newest[family] = max(number, newest.get(family, ()))
+    return system.Base(name="this machine", newest=newest, libraries=frozenset(names) | {"ld-linux-x86-64.so.2"})
 
 
 @pytest.mark.parametrize("abi", [0, 1])

@@ -198,8 +198,8 @@ def test_versions_that_fit_or_may_be_missing(bench):
     assert bench.found(but(weak_needs=(("libc.so.6", "GLIBC_2.99"),))) == []
 
 
-def test_the_bases_own_libraries_decide(bench):
-    base = system.of_libraries("this base", {"libc.so.6": Elf(versions=("GLIBC_2.36", "GLIBC_2.14")).to_bytes()})
+def test_what_is_promised_decides(bench):
+    base = system.Base(name="this base", newest={"GLIBC": (2, 36)}, libraries=frozenset({"libc.so.6"}))
     assert bench.found(EXTENSION, changes={"base": base}) == [
         ("needed", "libstdc++.so.6"),
         ("glibcxx", "GLIBCXX_3.4"),

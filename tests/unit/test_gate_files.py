@@ -1,17 +1,15 @@
 """Reading shared objects and fat binaries: what they say, and no traceback whatever they say."""
 
-import io
 import random
 import re
 import struct
-import tarfile
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from support.elves import EXACT, FAMILY, PTX, Elf, container, entry, gpu
-from verlstack.errors import BaseImageError, PinsError
+from verlstack.errors import PinsError
 from verlstack.extension import elf_file, elf_symbols, fatbin, mangled, system
 from verlstack.extension.elf_file import BadElfError
 from verlstack.extension.elf_symbols import Need, Symbol
@@ -381,57 +379,3 @@ def test_what_a_platform_promises(platform, gives, gives_not):
 def test_no_platform(platform):
     with pytest.raises(PinsError, match="manylinux_2_35"):
         system.of_platform(platform)
-
-
-LIBC = Elf(versions=("libc.so.6", "GLIBC_2.2.5", "GLIBC_2.36", "GLIBC_2.4", "GLIBC_PRIVATE")).to_bytes()
-LIBSTDCXX = Elf(versions=("GLIBCXX_3.4.9", "GLIBCXX_3.4.30", "CXXABI_1.3.13")).to_bytes()
-
-
-def layer(folder, name, files):
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as tar:
-        for path, content in files.items():
-            info = tarfile.TarInfo(path)
-            if isinstance(content, str):
-                info.type, info.linkname = tarfile.SYMTYPE, content
-                tar.addfile(info)
-            else:
-                info.size = len(content)
-                tar.addfile(info, io.BytesIO(content))
-    path = folder / name
-    path.write_bytes(out.getvalue())
-    return path, "none"
-
-
-def test_what_layers_give(tmp_path):
-    low = layer(tmp_path, "low", {
-        "usr/lib/x86_64-linux-gnu/libc.so.6": LIBC,
-        "./usr/lib/x86_64-linux-gnu/libstdc++.so.6": "libstdc++.so.6.0.30",
-        "usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30": LIBSTDCXX,
-        "usr/lib/x86_64-linux-gnu/libgone.so.1": b"",
-        "opt/other/libstdc++.so.6": Elf(versions=("GLIBCXX_3.4.99",)).to_bytes(),
-    })  # fmt: skip
-    high = layer(tmp_path, "high", {"usr/lib/x86_64-linux-gnu/.wh.libgone.so.1": b""})
-    base = system.of_layers("demo", [low, high])
-    assert base.newest == {"GLIBC": (2, 36), "GLIBCXX": (3, 4, 30), "CXXABI": (1, 3, 13)}
-    assert {"libc.so.6", "libstdc++.so.6"} < base.libraries
-    assert "libgone.so.1" not in base.libraries
-    assert base.gives("GCC_3.0") is False
-
-
-def test_layers_without_a_c_library(tmp_path):
-    with pytest.raises(BaseImageError, match="demo has no glibc") as e:
-        system.of_layers("demo", [layer(tmp_path, "low", {"bin/sh": b""})])
-    assert e.value.todo
-
-
-def test_layers_that_are_none(tmp_path):
-    (tmp_path / "blob").write_bytes(b"no tar" * 200)
-    for kind in ("none", "gzip", "zstd"):
-        with pytest.raises(BaseImageError, match=f"no {kind} tar"):
-            system.of_layers("demo", [(tmp_path / "blob", kind)])
-
-
-def test_a_c_library_that_is_none(tmp_path):
-    with pytest.raises(BaseImageError, match=r"libc\.so\.6 of demo is no shared object"):
-        system.of_libraries("demo", {"libc.so.6": b"text"})

@@ -1,23 +1,16 @@
-"""What a base gives to compiled code: its C and C++ libraries, and the newest symbol versions that they define."""
+"""What a platform promises to compiled code: C and C++ libraries, and the newest symbol versions that they define."""
 
 from __future__ import annotations
 
-import posixpath
 import re
-import tarfile
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import zstandard
-from isal import igzip
-
-from verlstack import layer, plan
-from verlstack.errors import BaseImageError, PinsError
-from verlstack.extension import elf_file, elf_symbols
+from verlstack import plan
+from verlstack.errors import PinsError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
+    from collections.abc import Mapping
 
 Version = tuple[int, ...]
 
@@ -43,9 +36,6 @@ LIBRARIES = frozenset(
 )
 _NUMBERED = re.compile(r"(?P<family>GLIBC|GLIBCXX|CXXABI|GCC)_(?P<number>\d+(?:\.\d+){1,3})")
 _MARKERS = {"GLIBC_ABI_DT_RELR": (2, 36)}  # a version without a number, and the release that brought it
-_DEFINING = re.compile(r"libc\.so\.6|libc-2\.\d+\.so|libstdc\+\+\.so\.6[.\d]*|libgcc_s(-\d+[-\d]*)?\.so(\.1)?")
-_FOLDERS = frozenset({"lib", "lib64", "usr/lib", "usr/lib64", "lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"})
-_LARGEST = 1 << 26  # bytes; libstdc++ has two million
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +70,7 @@ def parse(version: str) -> tuple[str | None, Version | None]:
 
 
 def of_platform(platform: str) -> Base:
-    """What a platform promises, where no base is at hand.
+    """What a platform promises; no base is looked at, because a wheel's layer goes onto any.
 
     Args:
         platform: `x86_64-manylinux_2_35`.
@@ -95,68 +85,3 @@ def of_platform(platform: str) -> Base:
     _, glibcxx, cxxabi, gcc = rows[-1]
     newest: dict[str, Version] = {"GLIBC": (2, int(match["glibc"])), "GLIBCXX": glibcxx, "CXXABI": cxxabi, "GCC": gcc}
     return Base(name=f"manylinux_2_{match['glibc']}", newest=newest, libraries=LIBRARIES)
-
-
-def of_libraries(name: str, files: Mapping[str, bytes]) -> Base:
-    """What a base's own libraries define.
-
-    Args:
-        name: what to call the base in messages.
-        files: name of each shared object → its bytes; empty bytes where only its presence counts.
-
-    Raises:
-        BaseImageError: there is no C library, or a file is none.
-    """
-    newest: dict[str, Version] = {}
-    for file, data in files.items():
-        for family, number in _defined(name, file, data) if data else ():
-            newest[family] = max(number, newest.get(family, ()))
-    if "GLIBC" not in newest:
-        raise BaseImageError(f"{name} has no glibc", todo="use a base with glibc, such as Debian or Ubuntu")
-    return Base(name=name, newest=newest, libraries=frozenset(files) | {"ld-linux-x86-64.so.2"})
-
-
-def of_layers(name: str, layers: Iterable[tuple[Path, str]]) -> Base:
-    """What the layers of a base define, lowest first; later files replace earlier ones.
-
-    Args:
-        name: what to call the base in messages.
-        layers: blob and compression ("gzip", "zstd", "none") of each.
-
-    Raises:
-        BaseImageError: a layer is no tar, or there is no C library in any.
-    """
-    files: dict[str, bytes] = {}
-    for blob, kind in layers:
-        try:
-            with layer.opened(blob, kind) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
-                for member in tar:
-                    _take(tar, member, files)
-        except (tarfile.TarError, zstandard.ZstdError, igzip.BadGzipFile, EOFError, OSError) as e:
-            raise BaseImageError(f"a layer is no {kind} tar: {e}", where=str(blob), todo="use another image") from e
-    return of_libraries(name, files)
-
-
-def _take(tar: tarfile.TarFile, member: tarfile.TarInfo, files: dict[str, bytes]) -> None:
-    folder, name = posixpath.split(posixpath.normpath(f"/{member.name}").lstrip("/"))
-    if folder not in _FOLDERS or ".so" not in name:
-        return
-    if name.startswith(".wh."):
-        files.pop(name.removeprefix(".wh."), None)
-    elif member.issym():
-        files.setdefault(name, b"")
-    elif member.isreg():
-        wanted = _DEFINING.fullmatch(name) and member.size <= _LARGEST
-        content = tar.extractfile(member) if wanted else None
-        files[name] = content.read() if content else b""
-
-
-def _defined(name: str, file: str, data: bytes) -> Iterable[tuple[str, Version]]:
-    try:
-        versions = elf_symbols.read(data).versions
-    except elf_file.BadElfError as e:
-        raise BaseImageError(f"{file} of {name} is no shared object: {e}", todo="use another base") from e
-    for version in versions:
-        family, number = parse(version)
-        if family is not None and number is not None:
-            yield family, number
