@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 NOT_KNOWN = "not known"
-_LAST_LINES = 40
+_SHOWN = 40  # lines of a run that failed as a whole; many ranks write many
 
 
 def ranks_of(run: dict[str, Any]) -> str:
@@ -37,13 +37,15 @@ def broken(run: dict[str, Any]) -> bool:
 
 
 def said_last(run: dict[str, Any]) -> list[str]:
-    """What the ranks of a broken run wrote last, each line with its author."""
-    return [f"{who}: {line}" for who, lines in run.get("last_lines", {}).items() for line in lines]
+    """What the ranks of a broken run wrote last, each line with its author; the rank that ended first comes first."""
+    lines = [f"{who}: {line}" for who, last in run.get("last_lines", {}).items() for line in last]
+    more = [f"… and {len(lines) - _SHOWN} lines of other ranks, see smoke.json"] if len(lines) > _SHOWN else []
+    return [*lines[:_SHOWN], *more]
 
 
-def tail(lines: Iterable[str]) -> str:
-    """The last lines as one text; each is cut, for some are megabytes long."""
-    return "\n".join(fit(line, limit=200) for line in [*lines][-_LAST_LINES:])
+def cut_lines(lines: Iterable[str]) -> str:
+    """Lines as one text; each is cut, for some are megabytes long."""
+    return "\n".join(fit(line, limit=200) for line in lines)
 
 
 def patches_of(run: dict[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from typing import Any
 
-from smoke.documents import NOT_KNOWN, broken, patches_of, ranks_of, said_last, tail
+from smoke.documents import NOT_KNOWN, broken, cut_lines, patches_of, ranks_of, said_last
 from smoke.markup import first_line, fit
 
 
@@ -50,7 +50,7 @@ def _case(run: dict[str, Any], result: dict[str, Any]) -> ET.Element:
     case = ET.Element("testcase", classname=fit(group), name=fit(name or path), time=f"{result['seconds']:.3f}")
     if result["outcome"] == "failed":
         told = ET.SubElement(case, "failure", message=first_line(result["reason"]))
-        told.text = f"{fit(result['reason'], limit=2000)}\n{tail(result['last_lines'])}"
+        told.text = f"{fit(result['reason'], limit=2000)}\n{cut_lines(result['last_lines'])}"
     if result["outcome"] == "not run":
         ET.SubElement(case, "skipped", message=first_line(result["reason"]))
     return case
@@ -59,5 +59,5 @@ def _case(run: dict[str, Any], result: dict[str, Any]) -> ET.Element:
 def _broken(run: dict[str, Any]) -> ET.Element:
     case = ET.Element("testcase", classname=f"ranks-{run['ranks']}", name="the run as a whole", time="0")
     told = ET.SubElement(case, "error", message=first_line(run["headline"]))
-    told.text = tail(said_last(run))
+    told.text = cut_lines(said_last(run))
     return case

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smoke import plot
-from smoke.documents import NOT_KNOWN, broken, failed, patches_of, ran_on, ranks_of, said_last, tail
+from smoke.documents import NOT_KNOWN, broken, cut_lines, failed, patches_of, ran_on, ranks_of, said_last
 from smoke.markup import Html, el, first_line, fit, join
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _failure(run: dict[str, Any], what: object, reason: str, lines: Sequence[str
     title = el("h3", ranks_of(run), ": ", what)
     parts = [title, el("pre", fit(reason, limit=2000))]
     if lines:
-        parts.append(el("details", el("summary", "last lines"), el("pre", tail(lines)), open=True))
+        parts.append(el("details", el("summary", "last lines"), el("pre", cut_lines(lines)), open=True))
     return el("div", *parts, class_="failure")
 
 

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from smoke.world import World
 
 PACKAGES = ("torch", "transformers", "verl", "tensordict", "ray", "flash-attn", "triton", "numpy", "pytest")
-_LAST_LINES = 30  # of a failed test's traceback and output
+_LAST_LINES = 30  # of a failed test's traceback
+_LAST_OUTPUT = 15  # of each kind of output that it wrote
 _NONE = "none seen"
 _SLOW_DRIVER = 30.0  # seconds; nvidia-smi wakes each GPU where no daemon keeps them awake
 
@@ -62,7 +63,7 @@ def result_of(said: pytest.TestReport) -> Result:
         reason = crash.message if crash else str(said.longrepr)
         last_lines = said.longreprtext.splitlines()[-_LAST_LINES:]
         for title, written in said.sections:
-            last_lines += [f"-- {title}", *written.splitlines()[-_LAST_LINES:]]
+            last_lines += [f"-- {title}", *written.splitlines()[-_LAST_OUTPUT:]]
     return Result(
         name=said.nodeid,
         outcome=outcome,

@@ -145,7 +145,7 @@ def test_a_terminal_gets_no_control_characters():
 
 def test_a_message_of_a_megabyte_is_cut_and_says_so():
     long = "A" * 500_000 + "\n" + "B" * 500_000
-    everything = whole(run(1, [result("a.py::test", "failed", reason=long, last_lines=[long] * 500)], ok=False))
+    everything = whole(run(1, [result("a.py::test", "failed", reason=long, last_lines=[long] * 50)], ok=False))
     for made in (page.page(everything), junit(everything).decode(), report.summary(everything)):
         assert len(made) < 40_000
         assert "cut; 1000001 characters in all" in made
@@ -181,6 +181,14 @@ def test_a_run_without_report_is_first_among_the_failures_with_what_its_ranks_wr
     suites = ET.fromstring(junit(everything))  # noqa: S314
     assert [(suite.get("errors"), suite.get("tests")) for suite in suites] == [("0", "2"), ("1", "1")]
     assert "Killed & gone" in suites[1].find("testcase/error").text
+
+
+def test_of_many_ranks_the_first_to_end_is_shown():
+    lost = dead(64, **{f"rank {rank}, stderr": [f"line {number}" for number in range(12)] for rank in (7, *range(7))})
+    for made in (page.page(whole(lost)), junit(whole(lost)).decode(), report.summary(whole(lost))):
+        assert "rank 7, stderr: line 0" in made
+        assert "… and 56 lines of other ranks" in made
+        assert "rank 6, stderr" not in made
 
 
 def test_a_rank_that_died_after_a_failed_test_is_told_beside_it():
@@ -396,7 +404,7 @@ def test_a_failure_keeps_the_end_of_its_traceback_and_of_its_output():
     assert made.reason == "assert 1 == 2"
     assert made.last_lines[0] == "line 70"
     assert made.last_lines[29:31] == ("line 99", "-- Captured stdout call")
-    assert len(made.last_lines) == 61
+    assert made.last_lines[31:] == tuple(f"line {number}" for number in range(85, 100))
 
 
 def test_figures_are_always_fit_for_json():
