@@ -19,11 +19,12 @@ def ranks_of(run: dict[str, Any]) -> str:
 
 
 def ran_on(run: dict[str, Any]) -> str:
-    """`GPU, nccl, 2 nodes: n1, n2`; a run that ended early may not have said its backend."""
+    """`GPU, nccl, 2 nodes: n1, n2`; a broken run may not have said its backend, and may have no failed test."""
     device = {"cuda": "GPU", "cpu": "CPU"}.get(run["device"], "no report")
     nodes = run.get("nodes", ())
     hosts = f"{len(nodes)} nodes: {', '.join(node['host'] for node in nodes)}" if len(nodes) > 1 else ""
-    return ", ".join(part for part in (device, run.get("backend"), hosts) if part)
+    early = "FAILED as a whole" if run["counts"] and broken(run) else ""
+    return ", ".join(part for part in (device, run.get("backend"), hosts, early) if part)
 
 
 def failed(run: dict[str, Any]) -> list[dict[str, Any]]:
@@ -45,7 +46,7 @@ def said_last(run: dict[str, Any]) -> list[str]:
 
 def cut_lines(lines: Iterable[str]) -> str:
     """Lines as one text; each is cut, for some are megabytes long."""
-    return "\n".join(fit(line, limit=200) for line in lines)
+    return "\n".join(fit(line) for line in lines)
 
 
 def patches_of(run: dict[str, Any]) -> list[str]:

@@ -55,4 +55,4 @@ def join(parts: Iterable[object]) -> Html:
 
 
 def _escaped(text: object) -> str:
-    return html.escape(fit(text, limit=20_000))
+    return html.escape(fit(text, limit=30_000))

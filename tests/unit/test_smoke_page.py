@@ -194,6 +194,8 @@ def test_of_many_ranks_the_first_to_end_is_shown():
 def test_a_rank_that_died_after_a_failed_test_is_told_beside_it():
     broken = {**run(2, [result("a.py::t", "failed", reason="no")], ok=False), "last_lines": {"rank 1": ["gone"]}}
     assert "Failures (2)" in page.page(whole(broken))
+    assert "CPU, gloo, FAILED as a whole" in page.page(whole(broken))
+    assert "CPU, gloo, FAILED as a whole" in report.summary(whole(broken))
     [suite] = ET.fromstring(junit(whole(broken)))  # noqa: S314
     assert (suite.get("errors"), suite.get("failures"), suite.get("tests")) == ("1", "1", "2")
 
