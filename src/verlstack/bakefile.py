@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from verlstack.lockfile import Lock
     from verlstack.pins import Stack
 
+LEFT_OUT = "dev.verlstack.left-out"  # the label of what an image lacks; `verlstack build` sets the same
 VARIABLE = "VERLSTACK_LOCK"
+TOOLS = "tools.txt"  # beside the locks; pins the uv that the Dockerfile builds with
 _MOST = 1 << 22  # bytes of the file; that of cu121 has 30 kB
 _UV = re.compile(r"^uv==(\S+) \\\n((?: {4}--hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", re.MULTILINE)
 
@@ -45,7 +47,11 @@ def of_lock(folder: Path, lock: Lock) -> Path:
         if found == f"sha256:{lock.digest}":
             return file
         what = "this file is of another lock than the present one"
-    raise LockError(what, where=str(file), todo=f"run `verlstack lock {lock.stack}`")
+    todo = f"run `verlstack lock {lock.stack}`"
+    if not (folder / TOOLS).exists():  # then the lock would be renewed without this file
+        where = f"{folder / TOOLS}, which pins uv (it is in the repository; `make lock-tools` makes it)"
+        todo = f"first have {where}; then {todo}"
+    raise LockError(what, where=str(file), todo=todo)
 
 
 def uv_requirement(tools: str) -> str:
@@ -68,14 +74,18 @@ def render(stack: Stack, lock: Lock, *, uv: str, torch: Sequence[str]) -> str:
         uv: its requirement line.
         torch: the packages among which an extension is compiled: torch and all it needs.
     """
+    # As in `verlstack build`, tag and label tell what the image has. Here that is known from the lock: without a pinned
+    # wheel there is none, and a pinned one that cannot be had stops the bake (its argument names its hash).
+    lacks = None if lock.compiled and lock.compiled.wheel else stack.flash_attn
+    labels = {"dev.verlstack.stack": stack.name, "dev.verlstack.lock": f"sha256:{lock.digest}"}
     value = {
         "lock": f"sha256:{lock.digest}",
-        "tag": stack.tag(without=None if lock.compiled and lock.compiled.wheel else stack.flash_attn),
+        "tag": stack.tag(without=lacks),
         "args": _arguments(stack, lock, uv, torch),
         "contexts": _contexts(stack),
         # apart: BuildKit asks the registry for every context it is given, needed or not
         "toolchain": {name: f"docker-image://{image}" for name, image in stack.dockerfile if name == "cuda"},
-        "labels": {"dev.verlstack.stack": stack.name, "dev.verlstack.lock": f"sha256:{lock.digest}"},
+        "labels": labels | ({LEFT_OUT: lacks.project} if lacks else {}),
     }
     return json.dumps({"variable": {VARIABLE: {"default": value}}}, indent=1, sort_keys=True) + "\n"
 

@@ -16,6 +16,7 @@ from verlstack.oci import Image, NamedBlob
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from verlstack.download import Artifact
     from verlstack.index import Index
     from verlstack.lockfile import Lock
     from verlstack.workshop import Workshop
@@ -80,7 +81,7 @@ def _blob(layout: Path, entry: Mapping[str, Any], diff_id: str) -> Blob:
 
 
 def contexts(lock: Lock, shop: Workshop, folder: Path) -> dict[str, str]:
-    """Named contexts: the lock's `pip`; `verl-source`, verl's sdist unpacked; `wheelhouse`, a pinned compiled wheel.
+    """Named contexts: the lock's `pip`, and `verl-source`, verl's sdist unpacked.
 
     Raises:
         LockError: the lock names no such source.
@@ -96,13 +97,24 @@ def contexts(lock: Lock, shop: Workshop, folder: Path) -> dict[str, str]:
         (folder / "pip").mkdir()
         shutil.copy(files[pips[0].sha256], folder / "pip" / pips[0].filename)
     verl = source.unpack(files[verls[0].sha256], folder / "verl")
-    found = {"pip": str(folder / "pip"), "verl-source": str(verl)}
-    if lock.compiled and (wheel := lock.compiled.wheel):
-        with storage_errors(folder):
-            (folder / "wheelhouse").mkdir()
-            shutil.copy(shop.cache.file(wheel.sha256, wheel.filename), folder / "wheelhouse" / wheel.filename)
-        found["wheelhouse"] = str(folder / "wheelhouse")
-    return found
+    return {"pip": str(folder / "pip"), "verl-source": str(verl)}
+
+
+def wheelhouse(wheel: Artifact, shop: Workshop, folder: Path) -> dict[str, str]:
+    """The context `wheelhouse`, which holds a pinned compiled wheel; no index has it.
+
+    Raises:
+        FetchError: the cache has not got it, though a finished layer may be there.
+        StorageError: the disk is full, read-only or forbidden.
+    """
+    kept = shop.cache.file(wheel.sha256, wheel.filename)
+    if not kept.is_file():
+        what = f"the pinned wheel {wheel.filename} is not in the cache"
+        raise FetchError(what, where=str(kept), todo="run `verlstack fetch`, which looks for it where the pins say")
+    with storage_errors(folder):
+        (folder / "wheelhouse").mkdir()
+        shutil.copy(kept, folder / "wheelhouse" / wheel.filename)
+    return {"wheelhouse": str(folder / "wheelhouse")}
 
 
 def secrets(env: Mapping[str, str], folder: Path) -> dict[str, Path]:

@@ -142,17 +142,31 @@ def _build(lock: Lock, shop: Workshop, layout: Path, builder: Builder, folder: P
     own = {x.name for x in lock.layers}
     below = sum(name not in own for name in _names(config, layout))
     (folder / "secrets").mkdir(mode=0o700)
-    os = buildinputs.base_layout(layout, below, folder / "os", epoch=lock.epoch)
+    contexts = {"os": buildinputs.base_layout(layout, below, folder / "os", epoch=lock.epoch)}
+    contexts |= buildinputs.contexts(lock, shop, folder)
+    arguments = {}
+    if lock.compiled and (wheel := lock.compiled.wheel):
+        if _lacks(config) == wheel.project:  # could not be had when it was composed: the other goes without, too
+            arguments = {bakefile.argument(wheel.project): ""}
+        else:
+            contexts |= buildinputs.wheelhouse(wheel, shop, folder)
     request = buildkit.Request(
         folder=shop.constraints.parent,
         files=(shop.constraints.parent / buildkit.BAKE, bakefile.path(shop.constraints, lock.stack)),
         target=_TARGET,
         output=folder / "image",
-        contexts={"os": os, **buildinputs.contexts(lock, shop, folder)},
+        contexts=contexts,
+        arguments=arguments,
         secrets=buildinputs.secrets(shop.env, folder / "secrets"),
         network=builder.network,
     )
     buildkit.bake(request, env=shop.env, scratch=folder, progress=shop.progress)
+
+
+def _lacks(config: Mapping[str, Any]) -> str | None:
+    """The project that an image says it goes without."""
+    lacks: str | None = config["config"]["Labels"].get(bakefile.LEFT_OUT)
+    return lacks
 
 
 def _names(config: Mapping[str, Any], layout: Path) -> tuple[str, ...]:

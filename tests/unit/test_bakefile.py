@@ -7,7 +7,7 @@ import pytest
 
 from support.stacks import bent, write
 from support.wheels import Wheel
-from verlstack import bakefile, closure, pins
+from verlstack import bakefile, build, closure, pins
 from verlstack.download import Artifact
 from verlstack.errors import LockError, PinsError, WheelError
 from verlstack.layer import Compression
@@ -107,15 +107,30 @@ def test_a_pinned_wheel_is_a_layer_and_changes_the_tag(stack):
     assert pinned["args"]["FLASH_ATTN"] == f"flash-attn==2.5.9 --hash=sha256:{'d' * 64}"
     assert "FLASH_ATTN" not in without["args"]
     assert (without["tag"], pinned["tag"]) == ("demo-sdpa", "demo")
+    assert without["labels"]["dev.verlstack.left-out"] == "flash-attn"
+    assert "dev.verlstack.left-out" not in pinned["labels"]
+
+
+def test_both_builders_label_what_is_left_out_alike(stack):
+    labels = build._compiled_labels(stack.flash_attn, compiled(), complete=True)
+    assert labels.items() <= rendered(stack, a_lock(compiled()))["labels"].items()
 
 
 def test_the_file_of_the_present_lock(tmp_path, stack):
+    (tmp_path / "tools.txt").touch()
     path = bakefile.path(tmp_path, "demo")
     path.write_text(bakefile.render(stack, a_lock(), uv="uv==1 --hash=sha256:x", torch=("torch",)))
     assert bakefile.of_lock(tmp_path, a_lock()) == path
     with pytest.raises(LockError, match="of another lock") as e:
         bakefile.of_lock(tmp_path, dataclasses.replace(a_lock(), digest="8" * 64))
-    assert (e.value.where, "verlstack lock demo" in e.value.todo) == (str(path), True)
+    assert (e.value.where, e.value.todo) == (str(path), "run `verlstack lock demo`")
+
+
+def test_without_pinned_tools_the_lock_alone_does_not_help(tmp_path):
+    with pytest.raises(LockError, match="cannot be read") as e:
+        bakefile.of_lock(tmp_path, a_lock())
+    assert e.value.todo.startswith(f"first have {tmp_path / 'tools.txt'}, which pins uv")
+    assert e.value.todo.endswith("then run `verlstack lock demo`")
 
 
 @pytest.mark.parametrize("data", [None, b"", b"[]", b"\xff", b"[" * 100_000, b'{"variable": 3}', b'{"variable": {}}'])

@@ -10,6 +10,7 @@ import pytest
 from support import layouts
 from support.layers import Item, folder, pack
 from verlstack import buildinputs, index, layer, oci, reproduce, tar
+from verlstack.cache import Cache
 from verlstack.content import Inline
 from verlstack.errors import FetchError, LockError
 from verlstack.index import Index
@@ -209,3 +210,51 @@ def test_the_verdict_is_printed_and_is_json(capsys):
     assert "torch  aaaaaaaaaaaa  ------------  missing" in out
     assert "NOT identical" in out
     assert json.loads(canonical.dumps(report))["rows"][0]["note"] == "missing"
+
+
+WHEEL = SimpleNamespace(project="flash-attn", filename="flash_attn-1-py3-none-any.whl", sha256="a" * 64)
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    """Asks for a build of a lock with a pinned wheel, beside an image with these labels; gives what the engine got."""
+
+    def ask(labels, *, cached=True):
+        cache = Cache(tmp_path / "cache")
+        if cached:
+            kept = cache.file(WHEEL.sha256, WHEEL.filename)
+            kept.parent.mkdir(parents=True)
+            kept.write_bytes(b"wheel")
+        layout = layouts.write(tmp_path / "dist", layouts.FIT, labels=labels)
+        lock = SimpleNamespace(stack="x", layers=(), epoch=1, compiled=SimpleNamespace(wheel=WHEEL))
+        shop = SimpleNamespace(constraints=tmp_path, env={}, cache=cache, progress=Silent())
+        builder = SimpleNamespace(network="default")
+        got = []
+        monkeypatch.setattr(reproduce, "_names", lambda *_: ())
+        monkeypatch.setattr(buildinputs, "base_layout", lambda *_, **__: "os")
+        monkeypatch.setattr(buildinputs, "contexts", lambda *_: {})
+        monkeypatch.setattr(buildinputs, "secrets", lambda *_: {})
+        monkeypatch.setattr(reproduce.buildkit, "bake", lambda request, **_: got.append(request))
+        (tmp_path / "work").mkdir()
+        reproduce._build(lock, shop, layout, builder, tmp_path / "work")
+        return got[0]
+
+    return ask
+
+
+def test_the_other_builder_gets_the_pinned_wheel(asked):
+    request = asked({})
+    assert set(request.contexts) == {"os", "wheelhouse"}
+    assert request.arguments == {}
+
+
+def test_an_image_that_goes_without_the_wheel_is_built_without_it(asked):
+    request = asked({"dev.verlstack.left-out": "flash-attn"}, cached=False)
+    assert set(request.contexts) == {"os"}
+    assert request.arguments == {"FLASH_ATTN": ""}
+
+
+def test_a_pinned_wheel_of_which_only_the_layer_is_kept(asked):
+    with pytest.raises(FetchError, match="is not in the cache") as e:
+        asked({}, cached=False)
+    assert "verlstack fetch" in e.value.todo
