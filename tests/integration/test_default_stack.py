@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from support import sizes
 from verlstack import layer
 from verlstack.base import aptsources
 from verlstack.cache import Cache
@@ -103,6 +104,13 @@ def test_the_wheel_layers_are_much_smaller_than_their_wheels(first):
     wheels = [r for r in first["rows"] if r["layer"] not in {"base", "interpreter", "verl", "smoke"}]
     assert sum(r["compressed_bytes"] for r in wheels) / first["wheel_bytes"] <= 0.70
     assert 20 < len(first["rows"]) < 60
+
+
+def test_the_unpacked_image_is_not_larger_than_6_gib(layout):
+    """The sum over all files, as docs/image-format.md tells it; a pin that brings more must say why it may."""
+    layers, _ = sizes.of_files(layout)
+    assert layers["torch"] > 10**9, "the sum is over the real image"
+    assert sum(layers.values()) <= 6.0 * 2**30
 
 
 def test_nothing_of_this_machine_is_in_the_image(layout):
