@@ -48,11 +48,18 @@ BOTTOM = {
         "network",
     ),
     "base.elf",
-    *("extension", "extension.pin", "extension.elf_file", "extension.elf_symbols", "extension.fatbin"),
+    *(
+        "extension",
+        "extension.pin",
+        "extension.elf_file",
+        "extension.elf_dynamic",
+        "extension.elf_symbols",
+        "extension.fatbin",
+    ),
     *("extension.mangled", "extension.finding"),
 }
 ONLY_ERRORS = {"shell", "engine"}  # leaves, passed in
-ALONE = {"errors", "canonical", "base.elf", "progress", "verltags", "pyc_worker", "schema", "told", "network"}
+ALONE = {"errors", "canonical", "progress", "verltags", "pyc_worker", "schema", "told", "network"}
 
 
 def name(path):

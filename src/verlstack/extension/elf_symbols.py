@@ -10,7 +10,8 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from verlstack.extension import elf_file
+from verlstack.extension import elf_dynamic, elf_file
+from verlstack.extension.elf_dynamic import Dynamic
 from verlstack.extension.elf_file import BadElfError
 
 if TYPE_CHECKING:
@@ -18,16 +19,13 @@ if TYPE_CHECKING:
 
     from verlstack.extension.elf_file import Data
 
-_PROGRAM = struct.Struct("<IIQQQQQQ")  # Elf64_Phdr
-_DYNAMIC = struct.Struct("<qQ")  # Elf64_Dyn
 _SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym
 _VERNEED = struct.Struct("<HHIII")
 _VERNAUX = struct.Struct("<IHHII")
 _VERDEF = struct.Struct("<HHHHIII")
 _GNU_HASH = struct.Struct("<IIII")
 _WORD = struct.Struct("<I")
-_PT_LOAD, _PT_DYNAMIC = 1, 2
-_DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ = 1, 4, 5, 6, 10
+_DT_HASH, _DT_SYMTAB = 4, 6
 _DT_GNU_HASH, _DT_VERSYM, _DT_VERDEF, _DT_VERNEED = 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFC, 0x6FFFFFFE
 _GLOBAL, _WEAK, _GNU_UNIQUE = 1, 2, 10
 _SHN_UNDEF = 0
@@ -105,30 +103,15 @@ def read(data: Data) -> Object:
 
 
 class _File:
-    """One file's tables, found through its program headers: the loader looks at no section."""
+    """One file's tables, found through its dynamic section."""
 
     def __init__(self, data: Data) -> None:
-        self.machine, self.kind = elf_file.identify(data[: elf_file.HEADER.size])
         self._data = data
-        header = elf_file.HEADER.unpack_from(data)
-        at, size, count = header[5], header[9], header[10]
-        if count and size != _PROGRAM.size:
-            raise BadElfError(f"its program headers are {size} bytes each, not {_PROGRAM.size}")
-        programs = [_PROGRAM.unpack_from(data, at + n * size) for n in range(count)]
-        self._loads: list[tuple[int, int, int]] = [  # address, offset, bytes in the file
-            (p[3], p[2], p[5]) for p in programs if p[0] == _PT_LOAD
-        ]
-        dynamic = [(p[2], p[5]) for p in programs if p[0] == _PT_DYNAMIC]
-        if len(dynamic) > 1:
-            raise BadElfError(f"it has {len(dynamic)} dynamic sections")
-        self._entries = self._dynamic(*dynamic[0]) if dynamic else []
-        self._values = dict(reversed(self._entries))
-        strings = self._values.get(_DT_STRTAB)
-        self._names = elf_file.Names(
-            elf_file.stretch(data, self._offset(strings), self._values.get(_DT_STRSZ, 0))
-            if strings is not None
-            else b""
-        )
+        self._dynamic = Dynamic(data)
+        self._table = self._dynamic.table
+        strings = self._table(elf_dynamic.STRTAB)
+        size = self._dynamic.values.get(elf_dynamic.STRSZ, 0)
+        self._names = elf_file.Names(elf_file.stretch(data, strings, size) if strings is not None else b"")
 
     def object(self) -> Object:
         """Everything, once."""
@@ -137,35 +120,17 @@ class _File:
         users = {(s.library, s.version): s.name for s in reversed(undefined) if s.version}
         needs = sorted({(library, version) for library, version, weak in versions.values() if not weak})
         return Object(
-            machine=self.machine,
-            kind=self.kind,
-            needed=tuple(self._named(_DT_NEEDED)),
+            machine=self._dynamic.machine,
+            kind=self._dynamic.kind,
+            needed=tuple(self._named(elf_dynamic.NEEDED)),
             undefined=undefined,
             defined=defined,
             needs=tuple(Need(library=at, version=v, symbol=users.get((at, v), "")) for at, v in needs),
             versions=frozenset(self._defined_versions()),
         )
 
-    def _dynamic(self, at: int, size: int) -> list[tuple[int, int]]:
-        entries: list[tuple[int, int]] = []
-        for n in range(min(size // _DYNAMIC.size, elf_file.MOST_ENTRIES)):
-            tag, value = _DYNAMIC.unpack_from(self._data, at + n * _DYNAMIC.size)
-            if tag == 0:
-                break
-            entries.append((tag, value))
-        return entries
-
-    def _offset(self, address: int) -> int:
-        for start, offset, size in self._loads:
-            if start <= address < start + size:
-                return address - start + offset
-        raise BadElfError(f"address {address:#x} lies in no part of the file")
-
-    def _table(self, tag: int) -> int | None:
-        return self._offset(self._values[tag]) if tag in self._values else None
-
     def _named(self, wanted: int) -> Iterator[str]:
-        return (self._names.at(value) for tag, value in self._entries if tag == wanted)
+        return (self._names.at(value) for tag, value in self._dynamic.entries if tag == wanted)
 
     def _symbols(self, versions: dict[int, tuple[str, str, bool]]) -> tuple[tuple[Symbol, ...], frozenset[str]]:
         at = self._table(_DT_SYMTAB)
