@@ -141,8 +141,8 @@ def _members(hashing: Hashing, keep: re.Pattern[str] | None) -> tuple[list[Membe
                 raise tarfile.ReadError(f"more than {_MAX_MEMBERS} entries")
             path = _inside(member.name)
             wanted = keep is not None and member.size <= _MAX_KEPT and bool(keep.fullmatch(path))
-            one, data = _member(archive, member, path, wanted=wanted)
-            found.append(one)
+            content, data = _hashed(archive, member, wanted=wanted)
+            found.append(described(member, content))
             if wanted:
                 kept[path] = data
     return found, kept
@@ -153,15 +153,28 @@ def _inside(name: str) -> str:
     return posixpath.normpath(f"/{name}").lstrip("/")
 
 
-def _member(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str, *, wanted: bool) -> tuple[Member, bytes]:
+def described(member: tarfile.TarInfo, content: str) -> Member:
+    """One entry of a layer's tar.
+
+    Args:
+        member: the entry.
+        content: of a file: its SHA-256, or what the caller knows it by.
+
+    Raises:
+        tarfile.ReadError: it is of a type that no image has.
+    """
+    path = _inside(member.name)
     if posixpath.basename(path).startswith(_WHITEOUT):
-        return Member(path=path, node=None), b""
+        return Member(path=path, node=None)
     if member.islnk():
-        return Member(path=path, node=None, hard=_inside(member.linkname) or "."), b""
+        return Member(path=path, node=None, hard=_inside(member.linkname) or ".")
     kind = _KINDS.get(member.type)
     if kind is None or member.issparse():
         raise tarfile.ReadError(f"{member.name!r} is of type {member.type!r}, which no image has")
-    content, data = _content(archive, member, kind, wanted=wanted)
+    if kind == "symlink":
+        content = member.linkname
+    elif kind in {"char", "block"}:
+        content = f"{member.devmajor}:{member.devminor}"
     node = Node(
         kind=kind,
         mode=member.mode & 0o7777,
@@ -171,15 +184,12 @@ def _member(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str, *, wan
         content=content,
         xattrs=tuple(sorted((k, v) for k, v in member.pax_headers.items() if "xattr" in k.lower())),
     )
-    return Member(path=path, node=node, offset=member.offset_data), data
+    return Member(path=path, node=node, offset=member.offset_data)
 
 
-def _content(archive: tarfile.TarFile, member: tarfile.TarInfo, kind: Kind, *, wanted: bool) -> tuple[str, bytes]:
-    if kind == "symlink":
-        return member.linkname, b""
-    if kind in {"char", "block"}:
-        return f"{member.devmajor}:{member.devminor}", b""
-    if kind != "file":
+def _hashed(archive: tarfile.TarFile, member: tarfile.TarInfo, *, wanted: bool) -> tuple[str, bytes]:
+    """SHA-256 of a file, and its bytes if they are wanted; both empty for anything else."""
+    if not member.isreg():
         return "", b""
     digest, pieces = hashlib.sha256(), []
     with contextlib.closing(cast("IO[bytes]", archive.extractfile(member))) as content:
@@ -222,19 +232,19 @@ class Tree:
         for member in members:
             folder, name = posixpath.split(member.path)
             if name == _OPAQUE:
-                self._empty(self._resolve(folder))
+                self._empty(self.resolve(folder))
             elif name.startswith(_WHITEOUT):
-                self._remove(posixpath.join(self._resolve(folder), _hidden(member)))
+                self._remove(posixpath.join(self.resolve(folder), _hidden(member)))
             else:
                 own.append(member)
         for member in own:
             folder, name = posixpath.split(member.path)
-            self._put(posixpath.join(self._resolve(folder), name), member.node or self._linked(member))
+            self._put(posixpath.join(self.resolve(folder), name), member.node or self._linked(member))
         self._layers += 1
 
     def _linked(self, member: Member) -> Node:
         folder, name = posixpath.split(member.hard)
-        node = self.nodes.get(posixpath.join(self._resolve(folder), name))
+        node = self.nodes.get(posixpath.join(self.resolve(folder), name))
         if node is None or node.kind == "dir":
             raise ProofError(
                 f"/{member.path} is a hard link to /{member.hard}, which is no file", todo="do not use this image"
@@ -276,8 +286,12 @@ class Tree:
                 todo.append(gone)
                 del self.nodes[gone], self.origin[gone]
 
-    def _resolve(self, path: str) -> str:
-        """The folder behind all links, whether or not something is there; `..` stops at the root."""
+    def resolve(self, path: str) -> str:
+        """The path behind all links, whether or not something is there; `..` stops at the root.
+
+        Raises:
+            ProofError: links go in a circle.
+        """
         at, rest, followed = "", [part for part in reversed(path.split("/")) if part], 0
         while rest:
             part = rest.pop()

@@ -77,9 +77,31 @@ def test_an_opaque_root_hides_all_layers_below_and_nothing_of_its_own(tmp_path):
         layouts.tarball({"usr/bin/gcc": b"", "etc/x": b""}),
         layouts.tarball({".wh..wh..opq": b"", "opt/y": b""}),
     )
-    assert list(tree.links) == ["opt/y"]
+    assert tree.is_file("opt/y")
+    assert [path for path in ("usr/bin/gcc", "etc/x", "usr", "etc") if tree.real(path)] == []
+
+
+def test_a_kept_file_is_known_by_all_its_names_and_forgotten_with_the_last(tmp_path):
+    """libc.so.6 may be a hard link, and a status that forty layers replace must not count forty times."""
+    raw = layouts.tarball({"usr/lib64/libc-2.31.so": b"GNU C Library", "var/lib/dpkg/status": b"Package: a"})
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as out:
+        info = tarfile.TarInfo("usr/lib64/libc.so.6")
+        info.type, info.linkname = tarfile.LNKTYPE, "usr/lib64/libc-2.31.so"
+        out.addfile(info)
+    tree = scanned(tmp_path, raw, buffer.getvalue(), layouts.tarball({"var/lib/dpkg/status": b"Package: b"}))
+    assert tree.library("libc.so.6") == b"GNU C Library"
+    assert tree.text("var/lib/dpkg/status") == "Package: b"
+    assert sorted(filter(None, tree.texts.values())) == [b"GNU C Library", b"Package: b"]
+
+
+def test_a_hard_link_to_nothing(tmp_path):
+    info = tarfile.TarInfo("x")
+    info.type, info.linkname = tarfile.LNKTYPE, "y"
+    with pytest.raises(BaseImageError, match="hard link to /y, which is no file"):
+        scanned(tmp_path, info.tobuf() + bytes(1024))
 
 
 def test_a_whiteout_of_nothing(tmp_path):
-    with pytest.raises(BaseImageError, match="whiteout of nothing"):
+    with pytest.raises(BaseImageError, match="whiteout without a name"):
         scanned(tmp_path, layouts.tarball({"usr/.wh.": b""}))

@@ -115,9 +115,7 @@ def _first_file(tree: Tree, *paths: str) -> str | None:
 
 
 def _python_home(tree: Tree, wanted: str) -> str | None:
-    deeper = sorted(
-        {path.rpartition("/")[0] for path in tree.links if re.fullmatch(rf"opt/[^/]+/bin/python{wanted}", path)}
-    )
+    deeper = [path.rpartition("/")[0] for path in tree.paths(rf"opt/[^/]+/bin/python{re.escape(wanted)}")]
     for folder in ("usr/local/bin", "usr/bin", *deeper):
         if tree.is_file(f"{folder}/python{wanted}"):
             return f"/{folder}"
@@ -130,7 +128,7 @@ def _newest(pattern: re.Pattern[bytes], data: bytes) -> str | None:
 
 
 def _packages(tree: Tree) -> tuple[dpkg.Package, ...]:
-    single = sorted(path for path in tree.texts if path.startswith("var/lib/dpkg/status.d/"))
+    single = tree.paths(r"var/lib/dpkg/status\.d/[^/]+")
     status = "\n\n".join(tree.text(path) for path in ("var/lib/dpkg/status", *single))
     found = dpkg.parse(status)
     papers = {one.name: tree.real(f"usr/share/doc/{one.name}/copyright") for one in found}

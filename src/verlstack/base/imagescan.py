@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import posixpath
 import re
 import tarfile
@@ -11,15 +13,14 @@ from typing import IO, TYPE_CHECKING, cast
 import zstandard
 from isal import igzip
 
-from verlstack import layer
-from verlstack.errors import BaseImageError
+from verlstack import layer, trees
+from verlstack.errors import BaseImageError, ProofError
 from verlstack.foreigntar import Bounded, Hashing
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _CHUNK = 1 << 20  # bytes per read while draining
-_MAX_LINKS = 40  # what Linux follows (path_resolution(7))
 _MAX_KEPT = 1 << 25  # bytes a file; the status of 3000 packages is 4 MB, libstdc++ 2 MB
 _MAX_KEPT_SUM = 1 << 27  # bytes an image
 _MAX_PATHS = 1 << 22  # an image of 50 GB with a desktop in it has 1 million
@@ -45,71 +46,50 @@ _LIBRARY_FOLDERS = (
 
 @dataclass
 class Tree:
-    """Paths of an image after its layers were laid over one another, whiteouts honoured.
+    """An image's root tree, and the few files in it that say what the image is.
 
     Attributes:
-        links: path → target of a symbolic link, "" for a file, None for a directory.
-        texts: contents of the few small files that say what the image is.
+        root: the layers laid over one another; of its files only the kept ones have a `content`, the key of their text.
+        texts: SHA-256 → the text that has it.
     """
 
-    links: dict[str, str | None] = field(default_factory=dict)
+    root: trees.Tree = field(default_factory=trees.Tree)
     texts: dict[str, bytes] = field(default_factory=dict)
 
     def real(self, path: str) -> str | None:
-        """The path behind all links, or None where nothing is."""
-        at = self.resolve(path)
-        return at if at in self.links else None
-
-    def resolve(self, path: str) -> str | None:
-        """The path behind all links, whether or not something is there; None where links go in a circle."""
-        at, rest, followed = "", [part for part in path.split("/") if part], 0
-        while rest:
-            part = rest.pop(0)
-            if part == "..":
-                at = posixpath.dirname(at)
-                continue
-            at = f"{at}/{part}".lstrip("/")
-            if target := self.links.get(at):
-                followed += 1
-                if followed > _MAX_LINKS:
-                    return None
-                rest = [one for one in target.split("/") if one not in {"", "."}] + rest
-                at = "" if target.startswith("/") else posixpath.dirname(at)
-        return at
+        """The path behind all links, or None where nothing is, or links go in a circle."""
+        try:
+            at = self.root.resolve(path)
+        except ProofError:
+            return None
+        return at if at in self.root.nodes else None
 
     def is_file(self, path: str) -> bool:
         """Whether a regular file lies there, links followed."""
         real = self.real(path)
-        return real is not None and self.links[real] == ""
+        return real is not None and self.root.nodes[real].kind == "file"
 
     def text(self, path: str) -> str:
         """Content of a kept file, links followed; empty if there is none."""
-        return self.texts.get(self.real(path) or "", b"").decode("utf-8", "replace")
+        return self._bytes(path).decode("utf-8", "replace")
 
     def library(self, name: str) -> bytes:
         """The C or C++ library of that name in the loader's default folders; empty if there is none."""
-        places = (self.real(f"{folder}/{name}") for folder in _LIBRARY_FOLDERS)
-        return next((self.texts[place] for place in places if place in self.texts), b"")
+        return next(filter(None, (self._bytes(f"{folder}/{name}") for folder in _LIBRARY_FOLDERS)), b"")
 
     def libraries(self) -> list[str]:
         """Names of the shared objects in the loader's default folders."""
-        found = {posixpath.split(path) for path in self.links if ".so" in path}
+        found = {posixpath.split(path) for path in self.root.nodes if ".so" in path}
         return sorted({name for folder, name in found if folder in _LIBRARY_FOLDERS})
 
-    def add(self, path: str, target: str | None) -> None:
-        """Lay one entry over what is there; a link or file that replaces a directory takes its content away."""
-        if target is not None and self.links.get(path, "") is None:
-            self.remove(path)
-        self.links[path] = target
-        self.texts.pop(path, None)
+    def paths(self, pattern: str) -> list[str]:
+        """Paths that a pattern fits as a whole, sorted."""
+        return sorted(path for path in self.root.nodes if re.fullmatch(pattern, path))
 
-    def remove(self, path: str, *, itself: bool = True) -> None:
-        """Take away what lies below a path, and the path itself."""
-        below = f"{path}/" if path else ""  # the root's own path is empty
-        gone = [known for known in self.links if known.startswith(below) or (itself and known == path)]
-        for known in gone:
-            del self.links[known]
-            self.texts.pop(known, None)
+    def _bytes(self, path: str) -> bytes:
+        real = self.real(path)
+        node = self.root.nodes[real] if real is not None else None
+        return self.texts.get(node.content, b"") if node and node.kind == "file" else b""
 
 
 def lay(tree: Tree, blob: Path, kind: str) -> tuple[str, int]:
@@ -124,7 +104,7 @@ def lay(tree: Tree, blob: Path, kind: str) -> tuple[str, int]:
         (diff_id, bytes of the tar stream).
 
     Raises:
-        BaseImageError: not a tar in this compression, or one without measure.
+        BaseImageError: not a tar in this compression, one without measure, or with links that lead nowhere.
     """
     try:
         with layer.opened(blob, kind) as stream:
@@ -134,50 +114,34 @@ def lay(tree: Tree, blob: Path, kind: str) -> tuple[str, int]:
                 pass  # what follows the end of the archive counts for the diff_id
     except _NO_TAR as e:
         raise BaseImageError(f"a layer is no {kind} tar: {e}", where=str(blob), todo="use another image") from e
+    except ProofError as e:
+        raise BaseImageError(e.what, where=str(blob), todo="use another image") from e
     return f"sha256:{hashing.digest.hexdigest()}", hashing.size
 
 
 def _apply(tree: Tree, hashing: Hashing) -> None:
-    """Whiteouts concern the layers below alone, so this layer's own entries are laid after all of them."""
-    added: list[tuple[str, str | None, bytes | None]] = []
+    added: list[trees.Member] = []
     kept = sum(map(len, tree.texts.values()))
     source = cast("IO[bytes]", hashing)
-    with tarfile.open(fileobj=source, mode="r|", tarinfo=Bounded, encoding="utf-8") as members:
+    text = functools.partial(tarfile.open, encoding="utf-8", errors="backslashreplace")  # names are printed, and JSON
+    with text(fileobj=source, mode="r|", tarinfo=Bounded) as members:
         for member in members:
-            folder, name = posixpath.split(_normal(member.name))
-            if name == ".wh.":
-                raise tarfile.ReadError("a whiteout of nothing")
-            if name == ".wh..wh..opq":
-                tree.remove(tree.resolve(folder) or folder, itself=False)
-            elif name.startswith(".wh."):
-                tree.remove(posixpath.join(tree.resolve(folder) or folder, name.removeprefix(".wh.")))
-            elif name:
-                text = _text(members, member)
-                kept += len(text or b"")
-                added.append((posixpath.join(folder, name), _target(member), text))
-            if kept > _MAX_KEPT_SUM or len(added) + len(tree.links) > _MAX_PATHS:
+            content = _text(members, member)
+            kept += len(content)
+            key = hashlib.sha256(content).hexdigest() if content else ""
+            tree.texts |= {key: content} if content else {}
+            added.append(trees.described(member, key))
+            if kept > _MAX_KEPT_SUM or len(added) + len(tree.root.nodes) > _MAX_PATHS:
                 raise tarfile.ReadError("more files than any image has")
-    for path, target, text in added:
-        folder, name = posixpath.split(path)
-        place = posixpath.join(tree.resolve(folder) or folder, name)
-        tree.add(place, target)
-        if text is not None:
-            tree.texts[place] = text
+    tree.root.lay(added)
+    alive = {node.content for node in tree.root.nodes.values() if node.kind == "file"}
+    for key in tree.texts.keys() - alive:
+        del tree.texts[key]  # a later layer has replaced the file
 
 
-def _normal(name: str) -> str:
-    """A member's path from the root, `..` stopped there."""
-    return posixpath.normpath(f"/{name}").lstrip("/")
-
-
-def _target(member: tarfile.TarInfo) -> str | None:
-    if member.isdir():
-        return None
-    return member.linkname if member.issym() else ""
-
-
-def _text(members: tarfile.TarFile, member: tarfile.TarInfo) -> bytes | None:
-    if not (member.isreg() and member.size <= _MAX_KEPT and _KEPT.fullmatch(f"/{_normal(member.name)}")):
-        return None
+def _text(members: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    path = posixpath.normpath(f"/{member.name}")
+    if not (member.isreg() and member.size <= _MAX_KEPT and _KEPT.fullmatch(path)):
+        return b""
     file = members.extractfile(member)
-    return file.read() if file else None
+    return file.read() if file else b""
