@@ -27,11 +27,16 @@ def run(here: Here, write: Write) -> int:
     host, port = here.options.rendezvous
     count, wait = here.options.nodes, here.options.wait
     if here.me.node == 0:
-        return _lead(here, nodes.gather(port, count, here.me, patience=wait), write)
+        others = nodes.gather(port, count, here.me, patience=wait)
+        with contextlib.ExitStack() as lines:
+            for line in others.values():
+                lines.callback(line.close)
+            return _lead(here, others, write)
     line = nodes.join(
         host, port, count, here.me, patience=wait, note=lambda why: print(why, file=sys.stderr, flush=True)
     )
-    return _follow(here, line)
+    with contextlib.closing(line):
+        return _follow(here, line)
 
 
 def _lead(here: Here, others: dict[Member, Line], write: Write) -> int:

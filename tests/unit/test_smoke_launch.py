@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "smoke_tests"))
+import support.smoke_report  # noqa: F401  puts the smoke tests on the path
 
+# isort: split
 import launch
 from smoke import ended, nodes
 
