@@ -75,6 +75,7 @@ def test_bytes_by_phase_are_exactly_what_the_counts_say(strategy, world, figure)
     with sizes.Ledger() as ledger:
         found, wanted = measure(strategy, world, ledger.bytes)
     figure("bytes per rank by phase", found)
+    figure("bounds by phase", {phase: (n, n) for phase, n in wanted.items()})
     assert found == wanted
 
 
@@ -91,6 +92,7 @@ def test_allocated_bytes_by_phase_on_a_gpu(strategy, world, figure):
     # cuBLAS keeps a workspace in torch's allocator: 32 MiB on Hopper, 8 MiB before. The allocator rounds each tensor up
     # to 512 bytes; there are less than 4 * (9 flat parameters) of them.
     constant = (32 << 20) + 36 * 512
+    figure("bounds by phase", {phase: (n, n + constant) for phase, n in wanted.items()})
     for phase in PHASES:
         assert wanted[phase] <= found[phase] <= wanted[phase] + constant, phase
 

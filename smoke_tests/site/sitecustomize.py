@@ -1,4 +1,4 @@
-"""Loaded by every Python below a folder on PYTHONPATH: patches verl's surroundings the moment verl is first imported.
+"""Loaded by every Python below a folder on PYTHONPATH: patches and seeds verl's surroundings the moment verl is first imported.
 
 Ray starts its workers itself, so this is the only way into them. Nothing is imported before verl is: Ray's helper
 processes and idle workers stay as light as they are.
@@ -23,6 +23,8 @@ class _BeforeVerl(MetaPathFinder):
 
             on_gpu = torch.cuda.is_available() and os.environ.get("SMOKE_DEVICE") != "cpu"
             patches.apply(patches.applicable(on_gpu=on_gpu))
+            if "SMOKE_SEED" in os.environ:  # two runs shall sample the same
+                torch.manual_seed(int(os.environ["SMOKE_SEED"]))
 
 
 sys.meta_path.insert(0, _BeforeVerl())

@@ -1,11 +1,10 @@
-"""End to end: main_ppo trains for two GRPO steps, is killed after one, resumes, and ends with the very same weights."""
+"""End to end: main_ppo trains for three GRPO steps, is killed after two, resumes, and ends with the very same weights."""
 
 import os
 import signal
 import subprocess
 import sys
 import threading
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,9 @@ from smoke import models
 
 HERE = Path(__file__).resolve().parent
 RANKS = 2
+# The first optimizer step has learning rate 0 (verl/utils/torch_functional.py: min(1, 0 / max(1, warm-up))), so a run
+# that is resumed after it would not show whether Adam's state came back.
+STEPS = 3
 PATIENCE = 600  # seconds for one run; about 60 on a quiet two-core machine
 
 
@@ -26,7 +28,7 @@ def overrides(folder, out, steps, *more):
         f"data.val_files={folder}/rl.parquet",
         "data.shuffle=False",  # True cannot be checkpointed on torch 2.3.1
         "data.train_batch_size=4",
-        "data.val_batch_size=8",
+        "data.val_batch_size=4",
         "data.max_prompt_length=24",
         "data.max_response_length=8",
         f"actor_rollout_ref.model.path={folder}/model",
@@ -45,16 +47,16 @@ def overrides(folder, out, steps, *more):
         "trainer.nnodes=1",
         "trainer.save_freq=1",
         "+trainer.val_before_train=False",  # read by the trainer, but absent from its yaml
-        f"trainer.total_training_steps={steps}",
+        f"trainer.total_training_steps={steps + 1}",  # verl stops before the last: ray_trainer.py:966-968
         f"trainer.default_local_dir={out}",
         *(f"trainer.{word}" for word in more),
     ]
 
 
 def environment(world):
-    """Patches reach Ray's workers through a sitecustomize on PYTHONPATH."""
+    """Patches and the seed reach Ray's workers through a sitecustomize on PYTHONPATH; verl v0.2 seeds nothing."""
     paths = [str(HERE.parent / "site"), str(HERE.parent), os.environ.get("PYTHONPATH", "")]
-    env = {**os.environ, "PYTHONPATH": ":".join(filter(None, paths)), "HYDRA_FULL_ERROR": "1"}
+    env = {**os.environ, "PYTHONPATH": ":".join(filter(None, paths)), "HYDRA_FULL_ERROR": "1", "SMOKE_SEED": "1"}
     if not world.on_gpu:
         env |= {"SMOKE_DEVICE": "cpu", "SMOKE_PRETEND_GPUS": str(RANKS)}
     return env
@@ -97,19 +99,31 @@ def run(world, folder, arguments, *, kill_at=None):
 
 
 def weights(folder):
-    """The bytes of each tensor in the actor's shards; read as the zip files they are, without torch."""
+    """The bytes of each tensor in the actor's shards, by rank and name."""
+    import torch
+
     found = {}
     for rank in range(RANKS):
-        path = folder / "actor" / f"model_world_size_{RANKS}_rank_{rank}.pt"
-        with zipfile.ZipFile(path) as archive:
-            for member in archive.namelist():
-                if "/data/" in member and not member.endswith("/"):
-                    found[rank, member] = archive.read(member)
+        state = torch.load(folder / "actor" / f"model_world_size_{RANKS}_rank_{rank}.pt", map_location="cpu")
+        for name, tensor in state.items():
+            local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+            found[rank, name] = local.detach().contiguous().view(torch.uint8).numpy().tobytes()
     return found
 
 
+def metrics(lines):
+    """What the trainer says of the last step's losses, rewards and gradient; times and memory are left out."""
+    line = next(line for line in lines if f"step:{STEPS} - " in line)
+    pairs = (part.rpartition(":")[::2] for part in line.partition(" - ")[2].split(" - "))
+    return {name: float(value) for name, value in pairs if name.startswith(("actor/", "critic/"))}
+
+
 def prepare(folder):
-    """A tiny model and sixteen questions."""
+    """A tiny model and four questions: an epoch is one batch.
+
+    verl v0.2 begins the epoch anew when it resumes (ray_trainer.py:734 pickles the data loader without its position),
+    so in a longer epoch a resumed run trains on other rows than an uninterrupted one.
+    """
     import pandas as pd
 
     models.save(folder / "model")
@@ -121,7 +135,7 @@ def prepare(folder):
             "reward_model": {"style": "rule", "ground_truth": str(2 * i)},
             "extra_info": {"split": "train", "index": i},
         }
-        for i in range(16)
+        for i in range(4)
     ]
     pd.DataFrame(rows).to_parquet(folder / "rl.parquet")
 
@@ -135,14 +149,17 @@ def test_killed_and_resumed_training_ends_with_the_same_weights(world, tmp_path,
         if torch.cuda.device_count() < RANKS:
             pytest.skip(f"needs {RANKS} GPUs")
     prepare(tmp_path)
-    run(world, tmp_path, overrides(tmp_path, tmp_path / "whole", 2))
-    run(world, tmp_path, overrides(tmp_path, tmp_path / "killed", 2), kill_at="step:1 - ")
-    first = tmp_path / "killed" / "global_step_1"
-    resumed = run(world, tmp_path, overrides(tmp_path, tmp_path / "resumed", 2, f"resume_mode={first}"))
-    figure("metrics of the resumed step", next(line for line in resumed if "step:2 - " in line)[:400])
+    whole = run(world, tmp_path, overrides(tmp_path, tmp_path / "whole", STEPS))
+    run(world, tmp_path, overrides(tmp_path, tmp_path / "killed", STEPS), kill_at=f"step:{STEPS - 1} - ")
+    left = tmp_path / "killed" / f"global_step_{STEPS - 1}"
+    resumed = run(world, tmp_path, overrides(tmp_path, tmp_path / "resumed", STEPS, f"resume_mode={left}"))
+    figure("metrics of the last step, uninterrupted", metrics(whole))
+    figure("metrics of the last step, resumed", metrics(resumed))
 
-    start, end = weights(tmp_path / "whole" / "global_step_1"), weights(tmp_path / "whole" / "global_step_2")
-    assert start.keys() == end.keys()
-    assert start != end, "the second step changed nothing"
-    assert weights(first) == start
-    assert weights(tmp_path / "resumed" / "global_step_2") == end
+    one, two, end = (weights(tmp_path / "whole" / f"global_step_{n + 1}") for n in range(STEPS))
+    assert one.keys() == end.keys()
+    assert one != two, "the second step changed nothing"
+    assert two != end, "the third step changed nothing"
+    assert weights(left) == two
+    assert metrics(resumed) == metrics(whole)
+    assert weights(tmp_path / "resumed" / f"global_step_{STEPS}") == end
