@@ -11,6 +11,7 @@ import docker.errors
 import requests
 from docker.types import DeviceRequest, Ulimit
 
+from verlstack import told
 from verlstack.errors import EngineError, ProofError, UsageError
 
 if TYPE_CHECKING:
@@ -192,14 +193,14 @@ class Engine:
             )
         except docker.errors.ContainerError as e:
             raw: Any = e.stderr or b""  # bytes, whatever the stubs say
-            text = raw.decode(errors="replace").strip()
+            text = told.plain(raw.decode(errors="replace")).strip()
             raise ProofError(
                 f"`{' '.join(command)}` fails in {image} as uid {user} (exit status {e.exit_status}):\n{text[-3000:]}",
                 todo="an import error names the pin to change",
             ) from e
         except (docker.errors.DockerException, requests.RequestException, OSError) as e:
             raise EngineError(f"the engine does not start {image}: {e}", todo=_advice(e, "see its log")) from e
-        return bytes(out).decode(errors="replace").strip()
+        return told.plain(bytes(out).decode(errors="replace")).strip()
 
     def holds(self, name: str, ids: Sequence[str]) -> bool:
         """Whether an image of that name is there, and is the one that one of these digests names.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from verlstack import engine, oci, shell
+from verlstack import engine, oci, shell, told
 from verlstack.compose import SMOKE_ROOT
 from verlstack.errors import LockError, ProofError
 from verlstack.unpacked import OUTSIDE, STRANGER, unpacked
@@ -103,4 +103,4 @@ def _run(root: Root, uid: int, layout: Path) -> str:
             todo="an import error names the pin to change; `unshare: … Operation not permitted` means that this "
             "machine forbids user namespaces: run as root, or load the image into an engine",
         )
-    return done.stdout.strip()
+    return told.plain(done.stdout).strip()

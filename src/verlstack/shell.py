@@ -7,6 +7,7 @@ import subprocess
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Self
 
+from verlstack import network, told
 from verlstack.errors import VerlstackError
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ class Result:
 
     @property
     def tail(self) -> str:
-        """Last lines of stderr (of stdout where stderr is empty), for an error message."""
-        lines = (self.stderr.strip() or self.stdout.strip()).splitlines()
+        """Last lines of stderr (of stdout where stderr is empty), for an error message: fit to be shown."""
+        lines = told.plain(self.stderr.strip() or self.stdout.strip()).splitlines()
         return "\n".join(lines[-_KEPT_STDERR_LINES:])
 
 
@@ -155,10 +156,6 @@ class Pipe:
         self.stdout.close()
 
 
-# What a program needs from our environment to reach the network as the user does; nothing else is handed on.
-_NETWORK_VARIABLES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy", "ssl_cert_file", "git_ssl_cainfo")
-
-
 def search_path() -> str:
     """PATH of this process, for programs that get an otherwise new environment."""
     return os.environ.get("PATH", os.defpath)
@@ -166,4 +163,4 @@ def search_path() -> str:
 
 def network_settings() -> dict[str, str]:
     """Proxies and certificate bundles of this process."""
-    return {name: value for name, value in os.environ.items() if name.lower() in _NETWORK_VARIABLES}
+    return network.settings(os.environ)

@@ -123,7 +123,7 @@ def test_no_secret_and_no_mirror_in_layers_config_or_messages(grown, mirror):
 
 @pytest.mark.parametrize("name", ["verlstack-no-such", "less+", "python3.1"])
 def test_a_package_the_mirror_lacks_by_that_very_name_is_named(world, name):
-    """apt would take the second for an order to install less, the third for a pattern."""
+    """To apt the second would be an order to install less, the third a pattern."""
     work, engine = world
     done = verlstack(
         work / "cache", "build", "--base", f"oci:{work / 'one' / 'base-cu121'}", "--package", name,

@@ -15,7 +15,7 @@ ALL_SOURCES = sorted((ROOT / "src").rglob("*.py"))
 MAX_LINES = 400
 
 # Highest first: cli, one module per verb, then what they are made of; at the bottom what knows of nothing above.
-TOP = {"__main__", "cli", *(f"cli.{verbs}" for verbs in ("common", "base", "flash_attn", "reproduce"))}
+TOP = {"__main__", "cli", *(f"cli.{verbs}" for verbs in ("common", "base", "flash_attn", "reproduce", "smoke"))}
 VERBS = {
     *("base.assemble", "base.show", "base.diff", "base.use"),
     "repin",
@@ -23,7 +23,7 @@ VERBS = {
     "lock",
     "check",
     "build",
-    "smoke",
+    "smoke.run",
     "reproduce",
     "publish",
     "export",
@@ -118,7 +118,7 @@ def test_the_bottom_knows_nothing_above_it():
     for module in BOTTOM & set(GRAPH):
         assert GRAPH[module] <= BOTTOM, module
     for module in ONLY_ERRORS & set(GRAPH):
-        assert GRAPH[module] <= {"errors"}, module
+        assert GRAPH[module] <= {"errors", "told", "network"}, module
     for module in ALONE & set(GRAPH):
         assert not GRAPH[module], module
 
