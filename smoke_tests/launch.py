@@ -155,7 +155,8 @@ def environment(given: Mapping[str, str], here: int, cores: int, interface: str 
     own = {"OMP_NUM_THREADS": str(max(1, cores // here))}
     if interface:
         own["GLOO_SOCKET_IFNAME"] = interface
-    return {**own, **given, "PYTHONDONTWRITEBYTECODE": "1"}
+    # unbuffered: one sees what goes on, and what a rank wrote before it was killed
+    return {**own, **given, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
 
 
 def how(status: int, patience: float) -> str:

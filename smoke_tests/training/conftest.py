@@ -41,10 +41,12 @@ def as_verl_wraps(world: World):
 
 @pytest.fixture
 def shared_folder(tmp_path):
-    """One folder for all ranks: rank 0's."""
+    """One folder for all ranks: rank 0's; on nodes without a common file system, a folder of that name on each."""
     name = [str(tmp_path)]
     dist.broadcast_object_list(name)
-    return Path(name[0])
+    folder = Path(name[0])
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 @pytest.fixture

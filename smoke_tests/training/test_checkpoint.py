@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from smoke import models, wrap
 
@@ -46,12 +47,15 @@ def test_a_loaded_checkpoint_goes_on_with_the_same_losses(world, as_verl_wraps, 
 def test_each_rank_writes_its_own_files(world, as_verl_wraps, shared_folder):
     *_, manager = make(as_verl_wraps, seed=0)
     manager.save_checkpoint(str(shared_folder), 1)
-    names = {path.name for path in shared_folder.iterdir()}
+    # nodes may have no file system in common: a file is where the rank is that wrote it
+    everywhere: list = [None] * world.size
+    dist.all_gather_object(everywhere, {path.name: path.stat().st_size for path in shared_folder.iterdir()})
+    found = {name: size for here in everywhere for name, size in here.items()}
     kinds = ("model", "optim", "extra_state")
     ours = {f"{kind}_world_size_{world.size}_rank_{rank}.pt" for kind in kinds for rank in range(world.size)}
-    assert names == ours | {"huggingface"}
+    assert set(found) == ours | {"huggingface"}
     # sharded: together they hold about one copy. 75 276 parameters of 4 bytes, and as much again per rank for the rest
-    size = sum((shared_folder / f"model_world_size_{world.size}_rank_{r}.pt").stat().st_size for r in range(world.size))
+    size = sum(found[f"model_world_size_{world.size}_rank_{r}.pt"] for r in range(world.size))
     total = 4 * sum(p.numel() for p in models.tiny("llama").parameters())
     assert total <= size <= total + world.size * 64 * 1024
 

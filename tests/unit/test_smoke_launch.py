@@ -110,6 +110,7 @@ def test_ranks_share_the_cores_and_gloo_takes_the_nodes_own_interface(here, core
     assert found["OMP_NUM_THREADS"] == threads
     assert found["GLOO_SOCKET_IFNAME"] == "eth1"
     assert "GLOO_SOCKET_IFNAME" not in launch.environment({}, here, cores, None)
+    assert found["PYTHONUNBUFFERED"] == "1"
 
 
 def test_what_the_user_has_set_stays():
