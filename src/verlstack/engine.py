@@ -223,7 +223,10 @@ class Engine:
         with _explained(f"the engine does not look for {name}"):
             try:
                 attrs: dict[str, Any] = self._client.images.get(name).attrs
-            except (docker.errors.ImageNotFound, docker.errors.NullResource) as e:
+            except docker.errors.DockerException as e:
+                missing = isinstance(e, (docker.errors.ImageNotFound, docker.errors.NullResource))
+                if not missing and "invalid reference format" not in str(e):
+                    raise
                 raise UsageError(
                     f"{self.name} has no image {name!r}",
                     todo=f"`docker pull {name}`, or name a stack that was built, or the folder of a layout",
