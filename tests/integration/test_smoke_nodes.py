@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
 import tarfile
+import tempfile
 import threading
 from pathlib import Path
 
@@ -19,6 +22,12 @@ import pytest
 
 import support.smoke_report  # noqa: F401  puts the smoke tests on the path
 from support import engines
+from support import slurm as slurm_here
+from verlstack import unpacked
+from verlstack.cache import Cache
+from verlstack.compose import SMOKE_ROOT
+from verlstack.progress import Silent
+from verlstack.smoke import slurm
 
 # isort: split
 import launch
@@ -31,7 +40,7 @@ RUN = ["/opt/verl/bin/python", "/opt/smoke_tests/run.py"]  # not where the image
 PATIENCE = 300  # seconds for one call; each takes less than a minute on two quiet cores
 # The last rank of a world does what no rank should; the others wait for it.
 ENDS = """
-import os, signal, sys, time
+import os, signal
 
 def test_before(world):
     pass
@@ -49,7 +58,6 @@ def test_hangs(world):
         pass
 
 def test_both_hang():
-    os.write(2, b"here we are\\n")
     while True:
         pass
 """
@@ -218,7 +226,7 @@ def start(client, network):
 @pytest.mark.full
 @pytest.mark.engine
 def test_two_containers_are_two_nodes_of_one_world(start):
-    both = start(2, "--ranks", "1,2,4", "--quick", "-k", "padding or names or checkpoint or Each or each")
+    both = start(2, "--ranks", "1,2,4", "--quick", "-k", "padding or names or checkpoint")
     (status, out, err), (other_status, other_out, _) = (node.ended() for node in both)
     assert (status, other_status) == (0, 0), out + err
     assert "left out: 1 ranks, not a multiple of the 2 nodes" in err
@@ -265,9 +273,8 @@ def test_a_rank_that_dies_or_hangs_is_named_with_its_node(start, count, test, re
 def test_a_node_that_is_switched_off_ends_the_run_on_the_other(start, victim):
     both = start(2, "--ranks", "2", "ends/test_ends.py", "-k", "both_hang")
     for piece in both[victim].container.logs(stream=True, follow=True):
-        if b"test_ends.py" in piece:
-            break
-    both[victim].container.kill()
+        if b"collected" in piece:  # then its tests run
+            both[victim].container.kill()
     status, out, err = both[1 - victim].ended()
     assert status == 1
     if victim == 1:
@@ -275,3 +282,66 @@ def test_a_node_that_is_switched_off_ends_the_run_on_the_other(start, victim):
         assert f"node 1 ({both[1].name}) is gone" in run["headline"]
     else:
         assert "node 0 has ended: " in err, out
+
+
+# -- under Slurm, on two nodes that are this machine
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory):
+    """The default stack's image, unpacked, with the smoke tests of this checkout in it."""
+    if not (ROOT / "dist" / "cu121" / "oci-layout").is_file():
+        words = ["build", "cu121", "--base", "debian"]
+        subprocess.run([sys.executable, "-m", "verlstack", *words], cwd=ROOT, check=True)
+    with (
+        Cache.from_environment(os.environ).use() as cache,
+        unpacked.unpacked(ROOT / "dist" / "cu121", cache, Silent()) as root,
+    ):
+        inside = root.folder / SMOKE_ROOT
+        shutil.rmtree(inside)
+        shutil.copytree(SUITE, inside, ignore=shutil.ignore_patterns("__pycache__"))
+        (inside / "ends").mkdir()
+        (inside / "ends" / "test_ends.py").write_text(ENDS)
+        yield root.folder
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    # not tmp_path: a socket's path has at most 107 bytes
+    with tempfile.TemporaryDirectory(prefix="slurm-") as name, slurm_here.cluster(Path(name)) as env:
+        yield env
+
+
+@pytest.mark.full
+def test_the_job_file_runs_the_tests_on_two_nodes_of_a_slurm(cluster, image, tmp_path):
+    text = (ROOT / "docs" / "jobs" / "unpacked.sbatch").read_text()
+    report = tmp_path / "report"
+    # what one would change in it: the places, no GPUs, and here fewer tests
+    for old, new in (
+        ("/shared/smoke-report", str(report)),
+        ("/shared/verl-cu121", str(image)),
+        ("#SBATCH --gpus-per-node=8\n", ""),
+        ("USER=verl", "USER=verl SMOKE_DEVICE=cpu"),
+        ("--report /mnt\n", "--report /mnt --quick -k 'padding or names'\n"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    job = tmp_path / "unpacked.sbatch"
+    job.write_text(text)
+    words = ["sbatch", "--wait", f"--output={tmp_path}/log", job]
+    done = subprocess.run(words, env=cluster, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, (tmp_path / "log").read_text()
+    runs = json.loads((report / "smoke.json").read_text())["runs"]
+    assert [run["ranks"] for run in runs] == [2, 4]
+    assert all(sorted(r for node in run["nodes"] for r in node["ranks"]) == list(range(run["ranks"])) for run in runs)
+
+
+@pytest.mark.full
+def test_srun_hands_on_that_a_rank_was_killed(cluster, image, tmp_path):
+    said = []
+    more = ["ends/test_ends.py", "-k", "killed"]
+    words = slurm.command(image, 2, [2], tmp_path, more, environment={"SMOKE_DEVICE": "cpu"})
+    assert slurm.run(words, tmp_path, cluster, said.append) == 1
+    assert any(
+        "rank 1 on node" in line and "killed by SIGKILL in ends/test_ends.py::test_killed" in line for line in said
+    )
