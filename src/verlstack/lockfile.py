@@ -125,27 +125,41 @@ def load(folder: Path, stack: Stack) -> Lock:
     Raises:
         LockError: missing, stale, edited by hand, or damaged; each says which command renews it.
     """
-    requirements, toml = paths(folder, stack.name)
-    renew = f"run `verlstack lock {stack.name}`"
+    return _load(folder, stack.name, stack)
+
+
+def read(toml: Path) -> Lock:
+    """The lock in a file `STACK.lock.toml` with `STACK.txt` beside it, whatever the pins say now.
+
+    Raises:
+        LockError: missing, edited by hand, or damaged.
+    """
+    return _load(toml.parent, toml.name.removesuffix(".lock.toml"), None)
+
+
+def _load(folder: Path, name: str, stack: Stack | None) -> Lock:
+    requirements, toml = paths(folder, name)
+    renew = f"run `verlstack lock {name}`"
     text, document = _read(requirements, renew), _read(toml, renew)
     try:
         table = tomllib.loads(document)
-        _check(table, stack, checksum(text, document), str(toml))
+        _check(table, name, checksum(text, document), str(toml))
+        if stack and table["pins_sha256"] != stack.checksum:
+            what = f"the lock of {name} is stale: its pins have changed"
+            raise LockError(what, where=str(toml), todo=renew)
         return _parse(table, text)
     except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError, AttributeError) as e:
         raise LockError(f"the lock is damaged: {type(e).__name__}: {e}", where=str(toml), todo=renew) from e
 
 
-def _check(table: dict[str, Any], stack: Stack, wanted: str, where: str) -> None:
-    renew = f"run `verlstack lock {stack.name}`"
+def _check(table: dict[str, Any], name: str, wanted: str, where: str) -> None:
+    renew = f"run `verlstack lock {name}`"
     if table["checksum"] != wanted:
         raise LockError("the lock was edited by hand: its checksum is wrong", where=where, todo=renew)
     if table["format"] != FORMAT:
         raise LockError(f"the lock is for image format {table['format']}, not {FORMAT}", where=where, todo=renew)
-    if table["stack"] != stack.name:
-        raise LockError(f"this is the lock of {table['stack']}, not of {stack.name}", where=where, todo=renew)
-    if table["pins_sha256"] != stack.checksum:
-        raise LockError(f"the lock of {stack.name} is stale: its pins have changed", where=where, todo=renew)
+    if table["stack"] != name:
+        raise LockError(f"this is the lock of {table['stack']}, not of {name}", where=where, todo=renew)
 
 
 def _read(path: Path, renew: str) -> str:

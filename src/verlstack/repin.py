@@ -17,7 +17,7 @@ from verlstack.cache import atomic, storage_errors
 from verlstack.errors import PinsError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from verlstack.lockfile import Lock
     from verlstack.workshop import Workshop
@@ -28,13 +28,28 @@ Value = str | int
 def repin(stack: str, table: str, values: Mapping[str, Value], shop: Workshop) -> Lock:
     """Write values into a table of the pins, and make the lock that belongs to them.
 
+    Args:
+        stack: whose lock to renew.
+        table: dotted, `stack.cu121.flash_attn`.
+        values: key → new value.
+        shop: the surroundings.
+
+    Raises:
+        VerlstackError: as `rewrite`.
+    """
+    where = str(shop.constraints / "stacks.toml")
+    return rewrite(stack, lambda text: edit(text, table, values, where=where), shop)
+
+
+def rewrite(stack: str, change: Callable[[str], str], shop: Workshop) -> Lock:
+    """Change the text of the pins, and make the lock that belongs to them.
+
     The lock is made beside, from a copy. Only when that is done are the files replaced, the pins first: killed in
     between, new pins meet an old lock, which is told as any stale lock is, and `verlstack lock` finishes the work.
 
     Args:
         stack: whose lock to renew.
-        table: dotted, `stack.cu121.flash_attn`.
-        values: key → new value.
+        change: old text → new text.
         shop: the surroundings.
 
     Raises:
@@ -49,8 +64,7 @@ def repin(stack: str, table: str, values: Mapping[str, Value], shop: Workshop) -
     ):
         beside = Path(name)
         before = path.read_text(encoding="utf-8")
-        changed = edit(before, table, values, where=str(path))
-        (beside / path.name).write_text(changed, encoding="utf-8")
+        (beside / path.name).write_text(change(before), encoding="utf-8")
         if (tools := shop.constraints / "tools.txt").exists():
             shutil.copy(tools, beside)  # the lock's third file, for the Dockerfile, names uv
         made = lock.lock(pins.load(beside / path.name, stack), dataclasses.replace(shop, constraints=beside))

@@ -15,10 +15,15 @@ ALL_SOURCES = sorted((ROOT / "src").rglob("*.py"))
 MAX_LINES = 400
 
 # Highest first: cli, one module per verb, then what they are made of; at the bottom what knows of nothing above.
-TOP = {"__main__", "cli", *(f"cli.{verbs}" for verbs in ("common", "base", "flash_attn", "reproduce", "smoke"))}
+TOP = {
+    "__main__",
+    "cli",
+    *(f"cli.{verbs}" for verbs in ("common", "base", "diff", "flash_attn", "pin", "reproduce", "smoke")),
+}
 VERBS = {
     *("base.assemble", "base.show", "base.diff", "base.use"),
     "repin",
+    "pin",
     "compiling",
     "lock",
     "check",

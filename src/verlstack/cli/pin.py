@@ -1,0 +1,52 @@
+"""The verb that changes pins, and says what that changes and costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from verlstack import canonical
+from verlstack.cli.common import dist, workshop
+from verlstack.cli.diff import lines
+
+if TYPE_CHECKING:
+    import argparse
+
+    from verlstack.pin import Report
+
+
+def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser], common: argparse.ArgumentParser) -> None:
+    """Add the verb to the parser."""
+    verb = verbs.add_parser(
+        "pin", parents=[common], help="change pins, lock again, and say what changes and what a host must pull"
+    )
+    verb.add_argument("stack", help="a [stack.NAME] of stacks.toml")
+    verb.add_argument("pins", nargs="+", metavar="NAME==VERSION", help="what to pin")
+    verb.add_argument("--why", metavar="TEXT", help="the reason, for stacks.toml (default: the old one stays)")
+    verb.add_argument("--dist", type=Path, metavar="DIR", help="where images are (default: dist beside constraints)")
+    verb.set_defaults(verb=_pin)
+
+
+def _pin(arguments: argparse.Namespace) -> int:
+    from verlstack import pin  # noqa: PLC0415
+
+    with workshop(arguments) as (stack, shop):
+        report = pin.pin(stack, arguments.pins, arguments.why, shop, dist(arguments, shop) / stack.name)
+    if arguments.json:
+        print(canonical.dumps({"pull_bytes": report.pull.known, "report": report}).decode())
+    else:
+        _print(report)
+    return 0
+
+
+def _print(report: Report) -> None:
+    for one in report.pins:
+        print(f"{one.key}  {one.before or 'not pinned'} → {one.after}")
+        if one.doubtful:
+            print(f"  its reason was written for {one.before} and may no longer hold: {one.why}")
+            print("  do: give a new one with --why, or edit stacks.toml")
+    print(f"lock  {report.lock_before}\n   →  {report.lock}")
+    print("\n".join(lines(report.packages, report.layers, report.pull)))
+    if report.note:
+        print(report.note)
+    print(f"locking composed the layers that changed; `verlstack build {report.stack}` makes the image")
