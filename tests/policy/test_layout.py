@@ -18,7 +18,7 @@ MAX_LINES = 400
 TOP = {
     "__main__",
     "cli",
-    *(f"cli.{verbs}" for verbs in ("common", "base", "diff", "flash_attn", "pin", "reproduce", "smoke")),
+    *(f"cli.{verbs}" for verbs in ("common", "base", "check", "diff", "flash_attn", "pin", "reproduce", "smoke")),
 }
 VERBS = {
     *("base.assemble", "base.show", "base.diff", "base.use"),
@@ -26,8 +26,8 @@ VERBS = {
     "pin",
     "compiling",
     "lock",
-    "check",
     "build",
+    *("check.run", "check.stacks", "check.probe"),
     "smoke.run",
     "reproduce",
     "publish",
@@ -149,6 +149,7 @@ def test_no_module_imports_itself_by_a_detour():
         ("multiprocessing", {"compose"}),
         ("verldoctor", set()),
         ("pyc_worker", set()),
+        ("probe_worker", set()),
     ],
 )
 def test_who_may_import_it(library, allowed):

@@ -1,0 +1,170 @@
+"""The rules on Dockerfiles: what would undo the pins, break at run time, or be another image tomorrow."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from verlstack.check import dockerfile, installs, knowledge, releases
+from verlstack.check.finding import FAIL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from packaging.version import Version
+
+    from verlstack.check.against import Against
+    from verlstack.check.dockerfile import Stage
+    from verlstack.check.finding import Finding
+    from verlstack.check.installs import Install
+
+_PINNING = ("-r", "--requirement", "--require-hashes")
+_BOUND = ("-c", "--constraint", "--no-deps", "--no-index", "--require-hashes")
+_OURS = re.compile(r"(^|/)verlstack[:@]")  # an image of this project has all pins in it
+
+
+def check(text: str, path: str, against: Against) -> list[Finding]:
+    """Everything that is wrong with a Dockerfile.
+
+    Raises:
+        UsageError: it is none.
+    """
+    stages = dockerfile.parse(text, path)
+    found: list[Finding] = []
+    for stage in stages:
+        found += _base(stages, stage, path)
+        found += _patterns(stage, path)
+        found += _sources(stage, path)
+        found += _installs(stages, stage, path)
+    found += _compiler(stages, path)
+    found += _versions(stages, path, against)
+    return found
+
+
+def _finding(code: str, subject: str, measured: str, path: str, line: int, **other: str) -> Finding:
+    return knowledge.finding(code, subject=subject[:200], measured=measured, where=f"{path}:{line}", **other)
+
+
+def _base(stages: list[Stage], stage: Stage, path: str) -> Iterator[Finding]:
+    """An image without digest; what a build argument without a value names, the build must give."""
+    earlier = {one.name.lower() for one in stages[: stages.index(stage)] if one.name}
+    image = stage.image
+    if image is None or image.lower() in earlier | {"scratch"} or re.search(r"@sha256:[0-9a-f]{64}$", image):
+        return
+    tag = image.rpartition("/")[2].partition(":")[2]
+    measured = f"tag {tag} without a digest" if tag else "no tag, that is latest, and no digest"
+    yield _finding("DOCKER-DIGEST", f"FROM {image}", measured, path, stage.line)
+
+
+def _patterns(stage: Stage, path: str) -> Iterator[Finding]:
+    lines = {"command": [(installs.plain(one)[0], one.line) for one in stage.commands]}
+    lines["environment"] = [(f"{name}={value}", line) for name, (value, line) in stage.environment.items()]
+    for rule in knowledge.patterns():
+        for text, line in lines[rule.on]:
+            hit = rule.pattern.search(text)
+            if hit and not (rule.unless and rule.unless.search(text)):
+                yield _finding(rule.code, text, hit[0].strip(), path, line)
+
+
+def _sources(stage: Stage, path: str) -> Iterator[Finding]:
+    """What is fetched without a hash or commit."""
+    texts = [(command.text, command.line) for command in stage.commands]
+    for at, (text, line) in enumerate(texts):
+        fixed = any(re.match(r"git\b.*\b(checkout|reset|switch)\b.*\b[0-9a-f]{40}\b", later) for later, _ in texts[at:])
+        if re.match(r"git clone\b", text) and not fixed:
+            yield _finding("DOCKER-CLONE", text, "a branch or tag is cloned", path, line)
+    for text, line in stage.copies:
+        if re.match(r"ADD\b.*\shttps?://", text) and "--checksum=" not in text:
+            yield _finding("DOCKER-ADD", text, "an address without a hash", path, line)
+
+
+def _installs(stages: list[Stage], stage: Stage, path: str) -> Iterator[Finding]:
+    """Rules that depend on what was installed before."""
+    below = [one for one in dockerfile.lineage(stages, stage) if one is not stage]
+    before = [x for one in below for x in _of(one)]
+    root = [*below, stage][0].image or ""
+    torch = bool(re.search(r"torch|verl|vllm", root))
+    environment = {name for one in (*below, stage) for name in one.environment}
+    for one in _of(stage):
+        torch = torch or any(_brings_torch(x) for x in before)
+        yield from _after_pins(one, before, root, path)
+        yield from _unpinned(one, path)
+        yield from _from_source(one, path, torch=torch, environment=environment | one.environment)
+        before.append(one)
+
+
+def _of(stage: Stage) -> list[Install]:
+    return [found for command in stage.commands if (found := installs.read(command))]
+
+
+def _brings_torch(one: Install) -> bool:
+    return one.unknown or one.has(*_PINNING) or bool(one.packages.keys() & {"torch", "vllm", "torchvision", "xformers"})
+
+
+def _after_pins(one: Install, before: list[Install], root: str, path: str) -> Iterator[Finding]:
+    hashed = bool(_OURS.search(root)) or any(x.has("--require-hashes") for x in before)
+    pins = hashed or any(x.has("-r", "--requirement") for x in before)
+    loose = bool(one.packages or one.folders) or (hashed and one.has("-r", "--requirement"))
+    if pins and loose and not one.has(*_BOUND) and not one.text.startswith(("pip wheel", "pip download")):
+        yield _finding("DOCKER-AFTER-PINS", one.text, "installs after the pins, without them", path, one.line)
+
+
+def _unpinned(one: Install, path: str) -> Iterator[Finding]:
+    """Names without a version; of those that the pins are about it breaks, of others it may."""
+    if one.has(*_BOUND):
+        return
+    about = set(knowledge.table("dockerfile")["packages"]["pinned"])
+    for name in sorted(name for name, version in one.packages.items() if version is None):
+        severity = "fail" if name in about else "warn"
+        yield _finding(
+            "DOCKER-UNPINNED", name, f"no exact version in: {one.text[:160]}", path, one.line, severity=severity
+        )
+
+
+def _from_source(one: Install, path: str, *, torch: bool, environment: set[str]) -> Iterator[Finding]:
+    """What is compiled against torch."""
+    names = sorted(one.packages.keys() & set(knowledge.table("dockerfile")["packages"]["compiled"]))
+    if not names or ".whl" in one.text or one.has("--no-index", "--only-binary", "--find-links", "-f"):
+        return
+    name = names[0]
+    if not torch:
+        yield _finding("DOCKER-ORDER", name, f"{name} is installed before torch", path, one.line)
+    if not one.has("--no-build-isolation"):
+        yield _finding("DOCKER-ISOLATION", name, f"{name} is built in isolation", path, one.line)
+    if not environment & {"TORCH_CUDA_ARCH_LIST", "FLASH_ATTN_CUDA_ARCHS"}:
+        yield _finding("DOCKER-ARCH", name, "TORCH_CUDA_ARCH_LIST is not set", path, one.line)
+    if "MAX_JOBS" not in environment:
+        yield _finding("DOCKER-JOBS", name, "MAX_JOBS is not set", path, one.line)
+    if name == "flash-attn" and "FLASH_ATTENTION_FORCE_BUILD" not in environment:
+        yield _finding("DOCKER-PREBUILT", name, "FLASH_ATTENTION_FORCE_BUILD is not set", path, one.line)
+
+
+def _compiler(stages: list[Stage], path: str) -> Iterator[Finding]:
+    """Triton in a last stage that has no C compiler."""
+    known = knowledge.table("dockerfile")["packages"]
+    chain = dockerfile.lineage(stages, stages[-1])
+    image = chain[0].image or ""
+    needing = sorted({name for one in chain for x in _of(one) for name in x.packages} & set(known["compilers"]))
+    has = any(re.search(known["gives_compiler"], command.text) for one in chain for command in one.commands)
+    if needing and not has and re.search(known["bare"], image):
+        measured = f"no C compiler is installed, and {image.partition('@')[0]} has none"
+        yield _finding("DOCKER-COMPILER", ", ".join(needing), measured, path, stages[-1].line)
+
+
+def _versions(stages: list[Stage], path: str, against: Against) -> Iterator[Finding]:
+    """Known troubles among the releases that the last stage installs."""
+    versions: dict[str, Version] = {}
+    lines: dict[str, int] = {}
+    for one in (x for stage in dockerfile.lineage(stages, stages[-1]) for x in _of(stage)):
+        for name, version in one.packages.items():
+            if version is not None:
+                versions[name], lines[name] = version, one.line
+
+    def where(name: str) -> str:
+        return f"{path}:{lines[name]}" if name in lines else ""
+
+    if "torch" in versions:
+        yield from releases.torch_cuda(versions["torch"], against.cuda, where("torch"))
+    for found in releases.troubles(against.near(versions), frozenset(versions), where):
+        if found.severity == FAIL:
+            yield found

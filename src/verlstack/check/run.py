@@ -1,0 +1,94 @@
+"""`verlstack check`: find out what was asked for, hold it against its stack, and gather what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from verlstack import lockfile, pins
+from verlstack.check import against, asked, dockerrules, finding, knowledge, pinned, stacks, target, wheelname
+from verlstack.check.answers import Asker
+from verlstack.check.finding import Report
+from verlstack.errors import LockError
+
+if TYPE_CHECKING:
+    from verlstack.check.against import Against
+    from verlstack.check.finding import Finding
+    from verlstack.pins import Stack
+    from verlstack.workshop import Workshop
+
+
+def check(name: str, default: Stack, shop: Workshop, dist: Path) -> Report:
+    """Check a stack or a file.
+
+    Args:
+        name: a stack of the workshop's pins, or a path.
+        default: the stack that a file which names none is held against.
+        shop: the surroundings.
+        dist: the folder of images.
+
+    Raises:
+        UsageError: it is nothing that can be checked.
+        StorageError: the cache cannot be used.
+    """
+    kind = target.kind(name)
+    path = Path(name)
+    if kind == target.STACK:
+        return _report(name, "stack", name, stacks.check(name, shop, dist))
+    if kind == target.STACKS:
+        names = pins.names(path)
+        found = [one for stack in names for one in stacks.check_pins(path, stack, shop)]
+        return _report(name, "pins", ", ".join(names), found)
+    if kind == target.PINS:
+        return _pins(name, path, default, shop)
+    facts = _against(default, shop)
+    if kind == target.DOCKERFILE:
+        found = dockerrules.check(asked.read(path), name, facts)
+        return _report(name, "dockerfile", facts.name, found)
+    return _report(name, "wheel", facts.name, _wheels(kind, path, facts, shop))
+
+
+def _report(name: str, kind: str, stack: str, found: list[Finding]) -> Report:
+    return Report(target=name, kind=kind, stack=stack, findings=finding.ordered(found))
+
+
+def _against(stack: Stack, shop: Workshop) -> Against:
+    """The facts of a stack; a lock that does not fit is not this check's subject."""
+    try:
+        lock = lockfile.load(shop.constraints, stack)
+    except LockError:
+        lock = None
+    return against.of(stack, lock)
+
+
+def _pins(name: str, path: Path, default: Stack, shop: Workshop) -> Report:
+    """Pins of a requirements file, or of a short table."""
+    asker = Asker(cache=shop.cache, env=shop.env, offline=shop.offline)
+    several = asked.short(asked.document(path), path) if path.suffix == ".toml" else [asked.requirements(path)]
+    known = pins.names(shop.constraints / "stacks.toml")
+    found, held = list(_extra_indexes(shop)), []
+    for one in several:
+        named = one.stack or path.name.partition(".")[0]
+        stack = pins.load(shop.constraints / "stacks.toml", named) if named in known else default
+        found += pinned.check(one, _against(stack, shop), asker)
+        held.append(stack.name)
+    return _report(name, "pins", ", ".join(dict.fromkeys(held)), found)
+
+
+def _extra_indexes(shop: Workshop) -> list[Finding]:
+    """An index besides the one: uv is given it, so that two sources answer for one name."""
+    if not shop.env.get("UV_INDEX", "").strip():
+        return []
+    measured = "the environment names a second index"
+    return [knowledge.finding("INDEX-EXTRA", subject="UV_INDEX", measured=measured, severity=finding.WARN)]
+
+
+def _wheels(kind: str, path: Path, facts: Against, shop: Workshop) -> list[Finding]:
+    if kind == target.WHEEL:
+        found = wheelname.check(path.name, facts, str(path) if path.exists() else "")
+        return found + (stacks.objects_of(path, facts, shop) if path.is_file() else [])
+    found = []
+    for number, line in enumerate(asked.read(path).splitlines(), 1):
+        if line.strip().endswith(".whl"):
+            found += wheelname.check(line.strip(), facts, f"{path}:{number}")
+    return found
