@@ -84,7 +84,7 @@ def compare(one: Side, other: Side) -> Comparison:
     layers = _layers(first, second)
     packages, notes = _packages(one, other)
     images = one.digest is not None and other.digest is not None
-    labels = _changes(one.labels, other.labels) if images else ()
+    labels = changes(one.labels, other.labels) if images else ()
     same = one.digest == other.digest if images else one.lock == other.lock and not layers and not packages
     notes += [
         f"base and interpreter: not compared and not counted, for a lock ({x.name}) does not name them"
@@ -125,7 +125,7 @@ def _common(one: Side, other: Side) -> tuple[tuple[Layer, ...], tuple[Layer, ...
 
 
 def _layers(one: Iterable[Layer], other: Iterable[Layer]) -> tuple[Change, ...]:
-    before, after = _numbered(one), _numbered(other)
+    before, after = numbered(one), numbered(other)
     names = [*before, *(name for name in after if name not in before)]
     return tuple(
         Change(name=name, one=before.get(name), other=after.get(name))
@@ -134,7 +134,7 @@ def _layers(one: Iterable[Layer], other: Iterable[Layer]) -> tuple[Change, ...]:
     )
 
 
-def _numbered(layers: Iterable[Layer]) -> dict[str, str]:
+def numbered(layers: Iterable[Layer]) -> dict[str, str]:
     """Name → diff_id; a second layer of one name, as bases have them, gets a number."""
     found: dict[str, str] = {}
     for layer in layers:
@@ -152,12 +152,12 @@ def _packages(one: Side, other: Side) -> tuple[tuple[Change, ...] | None, list[s
     if first is not None and second is not None:
         if "lock" in {one.kind, other.kind}:
             first, second = ({k: v for k, v in x.items() if ":" not in k} for x in (first, second))
-        return _changes(first, second), []
+        return changes(first, second), []
     why = "; ".join(x.name for x, known in ((one, first), (other, second)) if known is None)
     if one.pins is None or other.pins is None:
         return None, [f"versions: not known, for neither a lock here nor a label tells them ({why})"]
     note = f"versions: of the pins in the labels alone; the lock of {why} is not here, so the rest is not known"
-    return _changes(one.pins, other.pins), [note]
+    return changes(one.pins, other.pins), [note]
 
 
 def _versions(layers: Iterable[Layer]) -> dict[str, str] | None:
@@ -169,6 +169,7 @@ def _versions(layers: Iterable[Layer]) -> dict[str, str] | None:
     return found
 
 
-def _changes(one: Mapping[str, str], other: Mapping[str, str]) -> tuple[Change, ...]:
+def changes(one: Mapping[str, str], other: Mapping[str, str]) -> tuple[Change, ...]:
+    """What differs between two tables of names and values, sorted by name."""
     names = sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
     return tuple(Change(name=name, one=one.get(name), other=other.get(name)) for name in names)

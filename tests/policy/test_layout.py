@@ -24,6 +24,7 @@ VERBS = {
     *("base.assemble", "base.show", "base.diff", "base.use"),
     "repin",
     "pin",
+    "rebuild",
     "compiling",
     "lock",
     "build",

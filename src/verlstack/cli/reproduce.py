@@ -1,38 +1,79 @@
-"""The verb that builds an image once more by another builder, and compares."""
+"""The verb that builds an image once more, by our own composer or by another builder, and compares."""
 
 from __future__ import annotations
 
+import copy
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verlstack import canonical
-from verlstack.cli.common import dist, workshop
+from verlstack.cli.common import dist, project, workshop
 
 if TYPE_CHECKING:
     import argparse
 
+    from verlstack import rebuild
+    from verlstack.explain import Explained
     from verlstack.reproduce import Report
+    from verlstack.workshop import Workshop
 
 _SHOWN = 40  # differences printed; --json has them all
 
 
 def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser], common: argparse.ArgumentParser) -> None:
     """Add the verb to the parser."""
+    # `--offline` may name a bundle here; a copy, because argparse would take the option away from the other verbs too
     verb = verbs.add_parser(
-        "reproduce", parents=[common], help="build the image once more by another builder, and compare file by file"
+        "reproduce",
+        parents=[copy.deepcopy(common)],
+        conflict_handler="resolve",
+        help="build an image once more from nothing but its lock, and compare: digest, layers, files",
     )
-    verb.add_argument("stack", nargs="?", default="cu121", help="a [stack.NAME] of stacks.toml (default: cu121)")
-    verb.add_argument("--engine", choices=("buildkit",), required=True, help="who builds it: docker buildx bake")
+    forms = "a stack that was built, a layout's folder, sha256:… in dist, or HOST/REPOSITORY:TAG or @sha256:…"
+    verb.add_argument("image", nargs="?", default="cu121", help=f"{forms} (default: cu121)")
+    verb.add_argument("--engine", choices=("buildkit",), help="build the Dockerfile by docker buildx bake instead")
     verb.add_argument(
-        "--dist", type=Path, metavar="DIR", help="where the composed image is (default: dist beside constraints)"
+        "--offline", nargs="?", const=True, default=False, metavar="BUNDLE", help="use the cache alone, or a bundle"
     )
+    verb.add_argument("--dist", type=Path, metavar="DIR", help="where images are (default: dist beside constraints)")
     verb.set_defaults(verb=_reproduce)
 
 
 def _reproduce(arguments: argparse.Namespace) -> int:
     """0: identical; 1: not."""
+    if arguments.engine:
+        return _by_engine(arguments)
+    from verlstack import pins  # noqa: PLC0415
+
+    # a workshop is opened for a stack; which one does not matter here, for the image says its own
+    arguments.stack = pins.names(project(arguments) / "stacks.toml")[0]
+    with workshop(arguments) as (_, shop):
+        report = _rebuilt(arguments, shop)
+    if arguments.json:
+        print(canonical.dumps({"identical": report.identical, "report": report}).decode())
+    else:
+        _print_rebuilt(report)
+    return 0 if report.identical else 1
+
+
+def _rebuilt(arguments: argparse.Namespace, shop: Workshop) -> rebuild.Report:
+    from verlstack import images, rebuild  # noqa: PLC0415
+
+    built = dist(arguments, shop)
+    if layout := images.find(arguments.image, built):
+        return rebuild.rebuild(layout, shop, built)
+    with tempfile.TemporaryDirectory(prefix="image-", dir=shop.cache.tmp) as name:
+        image = images.remote(arguments.image, Path(name, "image"), shop.env)
+        with image.client:
+            rebuild.origin(image.layout, shop.constraints, built)  # refuse before gigabytes are pulled
+            return rebuild.rebuild(images.download(image, shop.progress), shop, built)
+
+
+def _by_engine(arguments: argparse.Namespace) -> int:
     from verlstack import lockfile, reproduce  # noqa: PLC0415
 
+    arguments.stack = arguments.image
     with workshop(arguments) as (stack, shop):
         lock = lockfile.load(shop.constraints, stack)
         report = reproduce.by_buildkit(lock, shop, dist(arguments, shop) / stack.name)
@@ -43,19 +84,30 @@ def _reproduce(arguments: argparse.Namespace) -> int:
     return 0 if report.identical else 1
 
 
+def _print_rebuilt(report: rebuild.Report) -> None:
+    width = max(len(row.layer) for row in report.rows)
+    for row in report.rows:
+        same = "same" if row.image == row.rebuilt else "differs"
+        print(f"{row.layer:{width}}  {_short(row.image)}  {_short(row.rebuilt)}  {same}")
+    for name in report.recompressed:
+        print(f"{name}: the same content, stored in other bytes: another compressor, or other settings")
+    for change in report.config:
+        print(f"{change.name}\n  image:   {change.one}\n  rebuilt: {change.other}")
+    _print_differences(report.differences, ("image:   ", "rebuilt: "))
+    if not report.read and not report.identical:
+        print("files were not compared: the image's layers are not here")
+    verdict = "identical" if report.identical else "NOT identical"
+    print(f"\n{report.stack}  {report.digest}  and the one rebuilt from lock {report.lock}: {verdict}")
+    print(f"rebuilt {report.rebuilt}; {len(report.differences)} paths differ; {report.seconds:.0f} s")
+
+
 def _print(report: Report) -> None:
     """Layers, differences with their causes, leftovers, and the verdict."""
     width = max(len(row.layer) for row in report.rows)
     for row in report.rows:
         ids = f"{_short(row.composed)}  {_short(row.built)}"
         print(f"{row.layer:{width}}  {ids}  {'same' if row.same else row.note or 'differs'}")
-    for one in report.differences[:_SHOWN]:
-        print(f"\n{one.path}  ({one.owner or 'no layer'}; {', '.join(one.shows)})")
-        print(f"  composed: {one.one}\n  built:    {one.other}\n  cause:    {one.cause}")
-        if one.source:
-            print(f"  source:   {one.source}")
-    if len(report.differences) > _SHOWN:
-        print(f"\nand {len(report.differences) - _SHOWN} more: --json shows them")
+    _print_differences(report.differences, ("composed:", "built:   "))
     for left in report.leftovers[:_SHOWN]:
         print(f"{left.path} must not be in an image: {left.why}")
     verdict = "identical" if report.identical else "NOT identical"
@@ -63,6 +115,17 @@ def _print(report: Report) -> None:
     size = f"{report.files} paths, {report.bytes / 1e9:.2f} GB unpacked"
     found = f"{len(report.differences)} paths differ, {len(report.leftovers)} left over"
     print(f"{size}; {found}; {report.seconds:.0f} s")
+
+
+def _print_differences(differences: tuple[Explained, ...], sides: tuple[str, str]) -> None:
+    """The first ones, each with its cause."""
+    for one in differences[:_SHOWN]:
+        print(f"\n{one.path}  ({one.owner or 'no layer'}; {', '.join(one.shows)})")
+        print(f"  {sides[0]} {one.one}\n  {sides[1]} {one.other}\n  cause:    {one.cause}")
+        if one.source:
+            print(f"  source:   {one.source}")
+    if len(differences) > _SHOWN:
+        print(f"\nand {len(differences) - _SHOWN} more: --json shows them")
 
 
 def _short(diff_id: str | None) -> str:
