@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _PINNING = ("-r", "--requirement", "--require-hashes")
 _BOUND = ("-c", "--constraint", "--no-deps", "--no-index", "--require-hashes")
+_CHECKED = re.compile(r"\bsha(256|512)sum\b|\bshasum\b|\bgpg\b")
+_INDEX_CUDA = re.compile(r"/whl/(?:\w+/)?(?P<build>cu(?P<major>\d\d)\d|cpu)\b")
 _OURS = re.compile(r"(^|/)verlstack[:@]")  # an image of this project has all pins in it
 
 
@@ -73,6 +75,9 @@ def _sources(stage: Stage, path: str) -> Iterator[Finding]:
         fixed = any(re.match(r"git\b.*\b(checkout|reset|switch)\b.*\b[0-9a-f]{40}\b", later) for later, _ in texts[at:])
         if re.match(r"git clone\b", text) and not fixed:
             yield _finding("DOCKER-CLONE", text, "a branch or tag is cloned", path, line)
+        checked = any(re.search(_CHECKED, later) for later, at_line in texts if at_line == line)
+        if re.match(r"(curl|wget)\b.*\bhttps?://", text) and not checked:
+            yield _finding("DOCKER-ADD", text, "an address without a hash", path, line)
     for text, line in stage.copies:
         if re.match(r"ADD\b.*\shttps?://", text) and "--checksum=" not in text:
             yield _finding("DOCKER-ADD", text, "an address without a hash", path, line)
@@ -163,6 +168,11 @@ def _versions(stages: list[Stage], path: str, against: Against) -> Iterator[Find
     def where(name: str) -> str:
         return f"{path}:{lines[name]}" if name in lines else ""
 
+    for one in (x for stage in stages for x in _of(stage)):
+        match = _INDEX_CUDA.search(one.text)
+        if match and match["major"] != against.cuda.partition(".")[0]:
+            right = f"CUDA {against.cuda}, as the stack"
+            yield _finding("DOCKER-INDEX-CUDA", one.text, f"torch for {match['build']}", path, one.line, right=right)
     if "torch" in versions:
         yield from releases.torch_cuda(versions["torch"], against.cuda, where("torch"))
     for found in releases.troubles(against.near(versions), frozenset(versions), where):

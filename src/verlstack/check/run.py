@@ -14,6 +14,7 @@ from verlstack.errors import LockError
 if TYPE_CHECKING:
     from verlstack.check.against import Against
     from verlstack.check.finding import Finding
+    from verlstack.errors import PinsError
     from verlstack.pins import Stack
     from verlstack.workshop import Workshop
 
@@ -34,7 +35,7 @@ def check(name: str, default: Stack, shop: Workshop, dist: Path) -> Report:
     kind = target.kind(name)
     path = Path(name)
     if kind == target.STACK:
-        return _report(name, "stack", name, stacks.check(name, shop, dist))
+        return _report(name, "stack", name, [*_extra_indexes(shop), *stacks.check(name, shop, dist)])
     if kind == target.STACKS:
         names = pins.names(path)
         found = [one for stack in names for one in stacks.check_pins(path, stack, shop)]
@@ -46,6 +47,25 @@ def check(name: str, default: Stack, shop: Workshop, dist: Path) -> Report:
         found = dockerrules.check(asked.read(path), name, facts)
         return _report(name, "dockerfile", facts.name, found)
     return _report(name, "wheel", facts.name, _wheels(kind, path, facts, shop))
+
+
+def invalid(name: str, e: PinsError, *, stack: bool) -> Report:
+    """The report where the pins cannot be read: they are what is wrong, or nothing can be held against them."""
+    severity = finding.FAIL if stack else finding.UNKNOWN
+    fix = {"fix": e.todo} if e.todo else {}
+    one = knowledge.finding(
+        "PINS-INVALID", subject="the pins", measured=e.what, where=e.where or "", severity=severity, **fix
+    )
+    return _report(name, "stack" if stack else "file", "none", [one])
+
+
+def is_stack(name: str) -> bool:
+    """Whether a target is a stack's name.
+
+    Raises:
+        UsageError: it is nothing that can be checked.
+    """
+    return target.kind(name) == target.STACK
 
 
 def _report(name: str, kind: str, stack: str, found: list[Finding]) -> Report:

@@ -9,6 +9,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from verlstack import plan
 from verlstack.check import knowledge, releases
+from verlstack.check.finding import FAIL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,8 +34,8 @@ def check(filename: str, against: Against, where: str = "") -> list[Finding]:
         return [knowledge.finding("WHEEL-NAME", subject=filename, measured=str(e), where=where)]
     found = [*_tags(filename, tags, against, where), *_local(filename, name, version, against, where)]
     versions = against.near({name: version})
-    found += releases.troubles(versions, frozenset({name}), lambda _: where)
-    return found
+    known = releases.troubles(versions, frozenset({name}), lambda _: where)
+    return found + [one for one in known if one.severity == FAIL]
 
 
 def _tags(filename: str, tags: frozenset[Tag], against: Against, where: str) -> Iterator[Finding]:

@@ -22,15 +22,21 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser], common:
     what = "a stack, or a file: requirements, pins in TOML, a wheel or its name, a Dockerfile (default: cu121)"
     verb.add_argument("target", nargs="?", default=_DEFAULT, metavar="STACK|FILE", help=what)
     verb.add_argument("--dist", type=Path, metavar="DIR", help="where images are (default: dist beside constraints)")
-    verb.set_defaults(verb=_check, stack=_DEFAULT)
+    verb.set_defaults(verb=_check)
 
 
 def _check(arguments: argparse.Namespace) -> int:
     """0: nothing breaks; 1: something does; 2: it cannot be told."""
     from verlstack.check import run  # noqa: PLC0415
+    from verlstack.errors import PinsError  # noqa: PLC0415
 
-    with workshop(arguments) as (stack, shop):
-        report = run.check(arguments.target, stack, shop, dist(arguments, shop))
+    is_stack = run.is_stack(arguments.target)
+    arguments.stack = arguments.target if is_stack else _DEFAULT
+    try:
+        with workshop(arguments) as (stack, shop):
+            report = run.check(arguments.target, stack, shop, dist(arguments, shop))
+    except PinsError as e:
+        report = run.invalid(arguments.target, e, stack=is_stack)
     if arguments.json:
         print(canonical.dumps({"exit": report.exit_code, "report": report}).decode())
     else:
