@@ -101,7 +101,7 @@ class Asker:
             seen.append(self.run(words, **how))
             return seen[-1]
 
-        env = index.uv_environment(index.configured(self.env), self.env)
+        env = index.uv_environment(index.configured(self.env, self.run), self.env)
         try:
             found = resolve.resolve(
                 lines, python=python, platform=platform, tags=plan.tags(python, platform), env=env, where="", run=run

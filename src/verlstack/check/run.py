@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verlstack import lockfile, pins
+from verlstack import lockfile, pins, shell
 from verlstack.check import against, asked, dockerrules, finding, knowledge, pinned, stacks, target, wheelname
 from verlstack.check.answers import Asker
 from verlstack.check.finding import Report
 from verlstack.errors import LockError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from verlstack.check.against import Against
     from verlstack.check.finding import Finding
     from verlstack.errors import PinsError
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
     from verlstack.workshop import Workshop
 
 
-def check(name: str, default: Stack, shop: Workshop, dist: Path) -> Report:
+def check(
+    name: str, default: Stack, shop: Workshop, dist: Path, run: Callable[..., shell.Result] = shell.run
+) -> Report:
     """Check a stack or a file.
 
     Args:
@@ -27,6 +31,7 @@ def check(name: str, default: Stack, shop: Workshop, dist: Path) -> Report:
         default: the stack that a file which names none is held against.
         shop: the surroundings.
         dist: the folder of images.
+        run: the program runner.
 
     Raises:
         UsageError: it is nothing that can be checked.
@@ -34,14 +39,15 @@ def check(name: str, default: Stack, shop: Workshop, dist: Path) -> Report:
     """
     kind = target.kind(name)
     path = Path(name)
+    asker = Asker(cache=shop.cache, env=shop.env, offline=shop.offline, run=run)
     if kind == target.STACK:
-        return _report(name, "stack", name, [*_extra_indexes(shop), *stacks.check(name, shop, dist)])
+        return _report(name, "stack", name, [*_extra_indexes(shop), *stacks.check(name, shop, dist, asker)])
     if kind == target.STACKS:
         names = pins.names(path)
-        found = [one for stack in names for one in stacks.check_pins(path, stack, shop)]
+        found = [one for stack in names for one in stacks.check_pins(path, stack, asker)]
         return _report(name, "pins", ", ".join(names), found)
     if kind == target.PINS:
-        return _pins(name, path, default, shop)
+        return _pins(name, path, default, shop, asker)
     facts = _against(default, shop)
     if kind == target.DOCKERFILE:
         found = dockerrules.check(asked.read(path), name, facts)
@@ -81,9 +87,8 @@ def _against(stack: Stack, shop: Workshop) -> Against:
     return against.of(stack, lock)
 
 
-def _pins(name: str, path: Path, default: Stack, shop: Workshop) -> Report:
+def _pins(name: str, path: Path, default: Stack, shop: Workshop, asker: Asker) -> Report:
     """Pins of a requirements file, or of a short table."""
-    asker = Asker(cache=shop.cache, env=shop.env, offline=shop.offline)
     several = asked.short(asked.document(path), path) if path.suffix == ".toml" else [asked.requirements(path)]
     known = pins.names(shop.constraints / "stacks.toml")
     found, held = list(_extra_indexes(shop)), []

@@ -9,7 +9,6 @@ from packaging.requirements import Requirement
 from verlstack import lockfile, pins
 from verlstack.cache import sha256_file
 from verlstack.check import against, knowledge, objects, pinned, probe, releases, wheelname
-from verlstack.check.answers import Asker
 from verlstack.check.asked import Asked, Line
 from verlstack.errors import FetchError, LockError, PinsError, WheelError
 from verlstack.extension import system
@@ -18,13 +17,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from verlstack.check.against import Against
+    from verlstack.check.answers import Asker
     from verlstack.check.finding import Finding
     from verlstack.lockfile import Lock
     from verlstack.pins import Stack
     from verlstack.workshop import Workshop
 
 
-def check(name: str, shop: Workshop, dist: Path) -> list[Finding]:
+def check(name: str, shop: Workshop, dist: Path, asker: Asker) -> list[Finding]:
     """Everything that is wrong with a stack of the workshop's pins, and with its lock.
 
     Raises:
@@ -40,14 +40,14 @@ def check(name: str, shop: Workshop, dist: Path) -> list[Finding]:
     except LockError as e:
         fix = {"fix": e.todo} if e.todo else {}
         stale = knowledge.finding("LOCK", subject=name, measured=e.what, where=e.where or "", **fix)
-        return [stale, *check_pins(path, name, shop)]
-    found = _closure(stack, lock, shop)
+        return [stale, *check_pins(path, name, asker)]
+    found = _closure(stack, lock, asker)
     found += _wheels(lock, against.of(stack, lock), shop)
     found += probe.check(lock, shop, dist / name)
     return found
 
 
-def check_pins(path: Path, name: str, shop: Workshop) -> list[Finding]:
+def check_pins(path: Path, name: str, asker: Asker) -> list[Finding]:
     """The pins of one stack, without a lock: as they would resolve today."""
     try:
         stack = pins.load(path, name)
@@ -59,7 +59,6 @@ def check_pins(path: Path, name: str, shop: Workshop) -> list[Finding]:
     if stack.flash_attn:
         flash = Requirement(f"{stack.flash_attn.project}=={stack.flash_attn.version}")
         asked.lines.append(Line(requirement=flash, where=f"{path}, [stack.{name}.flash_attn]"))
-    asker = Asker(cache=shop.cache, env=shop.env, offline=shop.offline)
     return pinned.check(asked, against.of(stack, None), asker)
 
 
@@ -68,12 +67,11 @@ def _invalid(e: PinsError, name: str) -> Finding:
     return knowledge.finding("PINS-INVALID", subject=f"stack {name}", measured=e.what, where=e.where or "", **fix)
 
 
-def _closure(stack: Stack, lock: Lock, shop: Workshop) -> list[Finding]:
+def _closure(stack: Stack, lock: Lock, asker: Asker) -> list[Finding]:
     """Every release of the lock: known troubles, and whether the index still has it."""
     facts = against.of(stack, lock)
     found = list(releases.troubles(facts.versions, frozenset(facts.versions), lambda _: ""))
     lines = [f"{one.project}=={one.version}" for one in (*lock.wheels, *(built.source for built in lock.built))]
-    asker = Asker(cache=shop.cache, env=shop.env, offline=shop.offline)
     try:
         answer = asker.ask(lines, python=facts.python, platform=facts.platform, deep=False)
     except FetchError as e:
