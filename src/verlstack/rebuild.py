@@ -150,14 +150,12 @@ def rebuild(layout: Path, shop: Workshop, dist: Path) -> Report:
         LockError: a layer of the image is not what its digest says; the lock does not give its own diff_ids here.
         VerlstackError: as `origin` and `build.build`.
     """
-    start = time.monotonic()
     made = origin(layout, shop.constraints, dist)
     images.check_blobs(layout, shop.workers)
     with tempfile.TemporaryDirectory(prefix="reproduce-", dir=shop.cache.tmp) as name:
         folder = Path(name)
         with _empty_cache(made.lock, shop.cache, folder / "cache").use() as cache:
-            again = compose(made, dataclasses.replace(shop, cache=cache), folder / "dist")
-            return compare(layout, again, made, read=True, seconds=time.monotonic() - start)
+            return again(made, layout, dataclasses.replace(shop, cache=cache), folder / "dist", read=True)
 
 
 def _empty_cache(lock: Lock, full: Cache, folder: Path) -> Cache:
@@ -167,7 +165,7 @@ def _empty_cache(lock: Lock, full: Cache, folder: Path) -> Cache:
     artifacts = [*lock.wheels, *lock.build_tools, *(b.source for b in lock.built)]
     artifacts += [compiled.source, *compiled.tools, *([compiled.wheel] if compiled.wheel else [])] if compiled else []
     with storage_errors(folder):
-        for artifact in artifacts:
+        for artifact in {a.sha256: a for a in artifacts}.values():  # setuptools is wheel and build tool
             source, target = (c.file(artifact.sha256, artifact.filename) for c in (full, cache))
             if source.is_file():
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -184,29 +182,25 @@ def _link(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def compose(made: Origin, shop: Workshop, dist: Path) -> Path:
-    """Compose what an image was made from, in the given surroundings; the layout's folder."""
-    shop.progress.say(f"composing {made.stack.name} from lock {made.lock.digest[:12]} with an empty layer cache")
-    report = build.build(made.stack, made.lock, shop, base=made.base, fast=made.fast, dist=dist, output=None)
-    return report.layout
-
-
-def compare(layout: Path, again: Path, made: Origin, *, read: bool, seconds: float) -> Report:
-    """Digest, then diff_ids, then files.
+def again(made: Origin, layout: Path, shop: Workshop, dist: Path, *, read: bool) -> Report:
+    """Compose what an image was made from in the given surroundings, and compare: digest, diff_ids, files.
 
     Args:
+        made: whose image it is.
         layout: the image.
-        again: the one composed from its lock.
-        made: whose it is.
+        shop: the surroundings, with an empty cache of layers.
+        dist: where to put the new one.
         read: the image's layers are there too; else its documents alone.
-        seconds: what the composing took.
 
     Raises:
         ProofError: a layer of the image is none, or hostile.
+        VerlstackError: as `build.build`.
     """
     start = time.monotonic()
+    shop.progress.say(f"composing {made.stack.name} from lock {made.lock.digest[:12]} with an empty layer cache")
+    new = build.build(made.stack, made.lock, shop, base=made.base, fast=made.fast, dist=dist, output=None).layout
     locks = {f"sha256:{made.lock.digest}": made.lock}
-    one, other = (sides.of_layout(x, str(x), locks, here=here) for x, here in ((layout, read), (again, True)))
+    one, other = (sides.of_layout(x, str(x), locks, here=here) for x, here in ((layout, read), (new, True)))
     known = {x.diff_id: x.digest for x in other.layers}
     return Report(
         stack=made.stack.name,
@@ -214,11 +208,11 @@ def compare(layout: Path, again: Path, made: Origin, *, read: bool, seconds: flo
         digest=str(one.digest),
         rebuilt=str(other.digest),
         rows=tuple(_rows(one, other)),
-        config=_config(layout, again),
+        config=_config(layout, new),
         recompressed=tuple(x.name for x in one.layers if x.digest != known.get(x.diff_id, x.digest)),
         read=read,
         differences=tuple(_files(one, other)) if read else (),
-        seconds=seconds + time.monotonic() - start,
+        seconds=time.monotonic() - start,
     )
 
 
@@ -228,9 +222,9 @@ def _rows(one: Side, other: Side) -> Iterator[Row]:
         yield Row(layer=name, image=before.get(name), rebuilt=after.get(name))
 
 
-def _config(layout: Path, again: Path) -> tuple[Change, ...]:
+def _config(layout: Path, new: Path) -> tuple[Change, ...]:
     """What differs in the configs but for the layers, which the rows tell."""
-    one, other = (_flat(oci.read_layout(x)[2]) for x in (layout, again))
+    one, other = (_flat(oci.read_layout(x)[2]) for x in (layout, new))
     return closurediff.changes(one, other)
 
 

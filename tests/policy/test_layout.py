@@ -18,13 +18,17 @@ MAX_LINES = 400
 TOP = {
     "__main__",
     "cli",
-    *(f"cli.{verbs}" for verbs in ("common", "base", "check", "diff", "flash_attn", "pin", "reproduce", "smoke")),
+    *(
+        f"cli.{verbs}"
+        for verbs in ("common", "base", "bundle", "check", "diff", "flash_attn", "pin", "reproduce", "smoke")
+    ),
 }
 VERBS = {
     *("base.assemble", "base.show", "base.diff", "base.use"),
     "repin",
     "pin",
     "rebuild",
+    "bundle",
     "compiling",
     "lock",
     "build",

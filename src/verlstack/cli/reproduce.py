@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verlstack import canonical
-from verlstack.cli.common import dist, project, workshop
+from verlstack.cache import Cache
+from verlstack.cli.common import dist, project, shown_progress, workshop
+from verlstack.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from verlstack.reproduce import Report
     from verlstack.workshop import Workshop
 
+_DEFAULT = "cu121"
 _SHOWN = 40  # differences printed; --json has them all
 
 
@@ -31,7 +35,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser], common:
         help="build an image once more from nothing but its lock, and compare: digest, layers, files",
     )
     forms = "a stack that was built, a layout's folder, sha256:… in dist, or HOST/REPOSITORY:TAG or @sha256:…"
-    verb.add_argument("image", nargs="?", default="cu121", help=f"{forms} (default: cu121)")
+    verb.add_argument("image", nargs="?", help=f"{forms} (default: cu121)")
     verb.add_argument("--engine", choices=("buildkit",), help="build the Dockerfile by docker buildx bake instead")
     verb.add_argument(
         "--offline", nargs="?", const=True, default=False, metavar="BUNDLE", help="use the cache alone, or a bundle"
@@ -44,12 +48,15 @@ def _reproduce(arguments: argparse.Namespace) -> int:
     """0: identical; 1: not."""
     if arguments.engine:
         return _by_engine(arguments)
-    from verlstack import pins  # noqa: PLC0415
+    if isinstance(arguments.offline, str):
+        report = _from_bundle(arguments)
+    else:
+        from verlstack import pins  # noqa: PLC0415
 
-    # a workshop is opened for a stack; which one does not matter here, for the image says its own
-    arguments.stack = pins.names(project(arguments) / "stacks.toml")[0]
-    with workshop(arguments) as (_, shop):
-        report = _rebuilt(arguments, shop)
+        # a workshop is opened for a stack; which one does not matter here, for the image says its own
+        arguments.stack = pins.names(project(arguments) / "stacks.toml")[0]
+        with workshop(arguments) as (_, shop):
+            report = _rebuilt(arguments.image or _DEFAULT, shop, dist(arguments, shop))
     if arguments.json:
         print(canonical.dumps({"identical": report.identical, "report": report}).decode())
     else:
@@ -57,23 +64,45 @@ def _reproduce(arguments: argparse.Namespace) -> int:
     return 0 if report.identical else 1
 
 
-def _rebuilt(arguments: argparse.Namespace, shop: Workshop) -> rebuild.Report:
+def _rebuilt(text: str, shop: Workshop, built: Path) -> rebuild.Report:
     from verlstack import images, rebuild  # noqa: PLC0415
 
-    built = dist(arguments, shop)
-    if layout := images.find(arguments.image, built):
+    if layout := images.find(text, built):
         return rebuild.rebuild(layout, shop, built)
     with tempfile.TemporaryDirectory(prefix="image-", dir=shop.cache.tmp) as name:
-        image = images.remote(arguments.image, Path(name, "image"), shop.env)
+        image = images.remote(text, Path(name, "image"), shop.env)
         with image.client:
             rebuild.origin(image.layout, shop.constraints, built)  # refuse before gigabytes are pulled
             return rebuild.rebuild(images.download(image, shop.progress), shop, built)
 
 
+def _from_bundle(arguments: argparse.Namespace) -> rebuild.Report:
+    """From a bundle alone: there need be no checkout."""
+    from verlstack import bundle, images  # noqa: PLC0415
+
+    layout = None
+    if arguments.image:
+        built = Path(arguments.dist or "dist").absolute()
+        if (layout := images.find(arguments.image, built)) is None:
+            what = f"there is no image {arguments.image} on this machine"
+            raise UsageError(what, where=str(built), todo="name a layout's folder, or leave it out")
+    cache = Cache.from_environment(os.environ)
+    with cache.use(), shown_progress() as progress:
+        return bundle.reproduce(
+            Path(arguments.offline),
+            layout,
+            cache=cache,
+            env=dict(os.environ),
+            progress=progress,
+            workers=arguments.jobs or min(len(os.sched_getaffinity(0)), 8),
+            python_tree=arguments.python_tree,
+        )
+
+
 def _by_engine(arguments: argparse.Namespace) -> int:
     from verlstack import lockfile, reproduce  # noqa: PLC0415
 
-    arguments.stack = arguments.image
+    arguments.stack = arguments.image or _DEFAULT
     with workshop(arguments) as (stack, shop):
         lock = lockfile.load(shop.constraints, stack)
         report = reproduce.by_buildkit(lock, shop, dist(arguments, shop) / stack.name)
