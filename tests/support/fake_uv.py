@@ -50,4 +50,5 @@ class FakeUv:
         text = f'\n[[packages]]\nname = "{name}"\nversion = "{version}"\n'
         if name in self.sdists:
             return text + f"sdist = {file(f'{name}-{version}.tar.gz')}\n"
-        return text + f"wheels = [{file(f'{name}-{version}-py3-none-any.whl')}]\n"
+        stem = f"{name.replace('-', '_')}-{version}"
+        return text + f"wheels = [{file(f'{stem}-py3-none-any.whl')}]\n"

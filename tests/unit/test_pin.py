@@ -83,6 +83,13 @@ def test_what_is_pinned_by_its_source(word, table, tmp_path):
     assert f"[stack.demo.{table}]" in caught.value.todo
 
 
+def test_two_versions_of_one_package(tmp_path):
+    stack = pins.load(stacks.write(tmp_path), "demo")
+    with pytest.raises(UsageError, match=r"b-c is to be pinned to 1 and to 2"):
+        pin._versions(["b_c==1", "B.c==2"], stack)
+    assert pin._versions(["b_c==1", "b-c==1"], stack) == {"b-c": "1"}
+
+
 def test_a_new_pin_needs_its_reason():
     with pytest.raises(UsageError, match="carries its reason"):
         pin._repinned(TEXT, "s", "six", "1.0", None)

@@ -99,7 +99,7 @@ def read(path: Path) -> str:
         UsageError: there is no such file, or it is no text.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except OSError as e:
         raise UsageError(f"the file cannot be read: {e.strerror}", where=str(path), todo="check the path") from e
     except UnicodeDecodeError as e:

@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from verlstack.check import knowledge, releases
 from verlstack.check.asked import pinned
-from verlstack.check.finding import FAIL
+from verlstack.check.finding import FAIL, WARN
 from verlstack.errors import FetchError
 
 if TYPE_CHECKING:
@@ -115,15 +115,29 @@ def _backtracked(lines: Sequence[Line], answer: Answer, against: Against, asker:
         chosen, newest = answer.versions[line.name], alone.versions.get(line.name)
         if newest is None or Version(chosen) >= Version(newest):
             continue
-        older = _days_older(line, answer, alone)
-        if older is not None and older > knowledge.table("rules")["backtrack"]["days"]:
+        severity = _severity(line, answer, alone)
+        if severity:
             yield knowledge.finding(
                 "PINS-BACKTRACK",
                 subject=str(line.requirement),
                 measured=f"with the other pins, the resolver takes {line.name} {chosen}{_day(answer, line.name)}",
                 right=f"alone it takes {line.name} {newest}{_day(alone, line.name)}, which contradicts another pin",
                 where=line.where,
+                severity=severity,
             )
+
+
+def _severity(line: Line, answer: Answer, alone: Answer) -> str | None:
+    """How bad an older release is: by its date, or, where the index tells none, by the bound that names another."""
+    older = _days_older(line, answer, alone)
+    if older is not None:
+        return FAIL if older > knowledge.table("rules")["backtrack"]["days"] else None
+    chosen, newest = Version(answer.versions[line.name]), Version(alone.versions[line.name])
+    return WARN if _is_capped(line) and chosen.release[:2] != newest.release[:2] else None
+
+
+def _is_capped(line: Line) -> bool:
+    return any(one.operator in _CAPPED for one in line.requirement.specifier)
 
 
 def _day(answer: Answer, name: str) -> str:
@@ -139,7 +153,7 @@ def _days_older(line: Line, answer: Answer, alone: Answer) -> int | None:
     if line.name not in dates:
         return None
     meant = [dates[name] for name in knowledge.table("rules")["backtrack"]["anchors"] if name in dates]
-    if any(one.operator in _CAPPED for one in line.requirement.specifier) and line.name in alone.dates:
+    if _is_capped(line) and line.name in alone.dates:
         meant.append(datetime.date.fromisoformat(alone.dates[line.name]))
     return max(((day - dates[line.name]).days for day in meant), default=0)
 

@@ -1,0 +1,228 @@
+"""Dockerfiles: how they are read, and every rule with lines that it hits and lines that it must leave alone."""
+
+import pytest
+from packaging.version import Version
+
+from verlstack.check import dockerfile, dockerrules, installs, knowledge
+from verlstack.check.against import Against
+from verlstack.check.dockerfile import Command
+from verlstack.errors import UsageError
+
+DIGEST = "@sha256:" + "a" * 64
+GCC = f"FROM docker.invalid/python:3.10{DIGEST}\n"
+AGAINST = Against(
+    name="demo",
+    python="3.10",
+    platform="x86_64-manylinux_2_35",
+    cuda="12.1",
+    cxx11_abi=False,
+    versions={"torch": Version("2.3.1"), "transformers": Version("4.41.2"), "verl": Version("0.2.0.post2")},
+)
+FORTY = "f" * 40
+COMPILE = "ENV MAX_JOBS=4 TORCH_CUDA_ARCH_LIST=9.0 FLASH_ATTENTION_FORCE_BUILD=TRUE\nRUN pip install torch==2.3.1\n"
+FLASH = "pip install --no-build-isolation flash-attn==2.6.3"
+
+
+def codes(text):
+    return {one.code.removeprefix("DOCKER-") for one in dockerrules.check(text, "Dockerfile", AGAINST)}
+
+
+def lines(text):
+    return [(command.text, command.line) for stage in dockerfile.parse(text, "x") for command in stage.commands]
+
+
+# -- reading
+
+
+def test_continued_lines_comments_and_separators():
+    text = "FROM a\nRUN apt-get update \\\n  # why\n\n  && (pip install 'a b' || true); \\\n  echo ok | cat\nRUN x\n"
+    assert lines(text) == [
+        ("apt-get update", 2),
+        ("pip install a b", 2),
+        ("true", 2),
+        ("echo ok", 2),
+        ("cat", 2),
+        ("x", 7),
+    ]
+
+
+def test_options_of_run_and_the_exec_form():
+    text = 'FROM a\nRUN --mount=type=cache,target=/x --network=none pip list\nRUN ["pip", "install", "x y"]\n'
+    text += 'RUN ["sh", "-c", "a && b"]\nRUN [ -f x ] && c\n'
+    assert [one for one, _ in lines(text)] == ["pip list", "pip install x y", "a", "b", "[ -f x ]", "c"]
+
+
+def test_here_documents_are_commands_of_run_and_content_of_copy():
+    text = "FROM a\nRUN <<EOT\none\ntwo three\nEOT\nCOPY <<'X' /etc/f\nRUN nothing\nX\nRUN four\n"
+    assert lines(text) == [("one", 2), ("two three", 2), ("four", 9)]
+
+
+def test_quotes_that_do_not_close_are_no_crash():
+    assert lines("FROM a\nRUN echo 'x && y\n") == [("echo 'x", 2), ("y", 2)]
+
+
+def test_stages_environment_and_lineage():
+    text = "ARG V=3.10\nFROM --platform=linux/amd64 py:${V} AS one\nENV A=1 B='2 3'\nENV OLD form\nARG C\n"
+    text += "FROM one as two\nFROM ${W:-x:1}\nFROM ${GIVEN}\n"
+    stages = dockerfile.parse(text, "x")
+    assert [(stage.name, stage.image) for stage in stages] == [
+        ("one", "py:3.10"),
+        ("two", "one"),
+        ("", "x:1"),
+        ("", None),
+    ]
+    values = {name: value for name, (value, _) in stages[0].environment.items()}
+    assert values == {"A": "1", "B": "2 3", "OLD": "form", "C": ""}
+    assert dockerfile.lineage(stages, stages[1]) == stages[:2]
+    assert dockerfile.lineage(stages, stages[2]) == [stages[2]]
+
+
+def test_a_stage_that_names_itself_ends():
+    stages = dockerfile.parse("FROM a AS a\n", "x")
+    assert dockerfile.lineage(stages, stages[0]) == stages
+
+
+@pytest.mark.parametrize("text", ["", "# x\n", "RUN a\nFROM b\n", "FROM a\nINSTALL b\n", "hello\n"])
+def test_what_is_no_dockerfile(text):
+    with pytest.raises(UsageError) as caught:
+        dockerfile.parse(text, "Dockerfile")
+    assert caught.value.where.startswith("Dockerfile")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "pip3 install a==1",
+        "python3.10 -m pip install a==1",
+        "/opt/verl/bin/python -I -m pip install a==1",
+        "/opt/verl/bin/pip install a==1",
+        "uv pip install a==1",
+        "sudo X=1 pip install a==1",
+        "pip --no-cache-dir install a==1",
+        "pip install -i https://index.invalid/simple a==1",
+        "pip install --find-links=/w a==1",
+        "pip install /w/a-1-py3-none-any.whl",
+    ],
+)
+def test_all_ways_to_write_an_install(words):
+    found = installs.read(Command(words=tuple(words.split()), line=1))
+    assert found.packages == {"a": Version("1")}
+
+
+def test_what_an_install_says():
+    words = ("A=1", "pip", "install", "-r", "x.txt", "-cpins.txt", "--no-deps", "b", "c==${V}", "$D", ".", "git+x")
+    found = installs.read(Command(words=words, line=3))
+    assert found.packages == {"b": None}
+    assert found.options == {"-r", "-c", "--no-deps"}
+    assert (found.folders, found.unknown, found.environment) == ((".", "git+x"), True, {"A"})
+    assert installs.read(Command(words=("pip", "list"), line=1)) is None
+    assert installs.read(Command(words=("pip",), line=1)) is None
+
+
+# -- rules: (code, what hits, what does not)
+
+HITS = [
+    ("DIGEST", "FROM python:3.10"),
+    ("DIGEST", "FROM python"),
+    ("DIGEST", "ARG V=3\nFROM python:${V}"),
+    ("DIGEST", f"FROM python{DIGEST} AS a\nFROM b"),
+    ("UPGRADE", GCC + "RUN apt-get update && apt-get -y upgrade"),
+    ("UPGRADE", GCC + "RUN apt full-upgrade -y"),
+    ("UPGRADE", GCC + "RUN dnf -y update"),
+    ("PIP-UPGRADE", GCC + "RUN pip install -U transformers==4.41.2"),
+    ("PIP-UPGRADE", GCC + "RUN pip install --upgrade pip"),
+    ("EXTRA-INDEX", GCC + "RUN pip install a==1 --extra-index-url=https://x.invalid"),
+    ("EXTRA-INDEX", GCC + "RUN pip config set global.extra-index-url https://x.invalid"),
+    ("EXTRA-INDEX-ENV", GCC + "ENV PIP_EXTRA_INDEX_URL=https://x.invalid"),
+    ("EXTRA-INDEX-ENV", GCC + "ARG UV_INDEX=https://x.invalid"),
+    ("PRE", GCC + "RUN pip install --pre a==1"),
+    ("OPTION", GCC + "RUN pip install -no-deps ."),
+    ("OPTION", GCC + "RUN pip install --no-deps -no-build-isolation ."),
+    ("CONDA", GCC + "RUN mamba install -y pytorch"),
+    ("CONDA", GCC + "RUN conda env update -f x.yml"),
+    ("STUBS", GCC + "ENV LD_LIBRARY_PATH=/usr/local/cuda/lib64/stubs:$LD_LIBRARY_PATH"),
+    ("COMPAT", GCC + "ENV LD_LIBRARY_PATH /usr/local/cuda-12.1/compat"),
+    ("GIT", GCC + "RUN pip install git+https://git.invalid/x@main"),
+    ("GIT", GCC + "RUN pip install 'x @ git+https://git.invalid/x'"),
+    ("CLONE", GCC + "RUN git clone https://git.invalid/x && cd x && make"),
+    ("CLONE", GCC + f"RUN git checkout {FORTY} && git clone https://git.invalid/x"),
+    ("UNINSTALL", GCC + "RUN pip uninstall -y torch"),
+    ("ADD", GCC + "ADD https://x.invalid/f /f"),
+    ("ADD", GCC + "RUN curl -sSL https://x.invalid/i | bash"),
+    ("ADD", GCC + "RUN wget https://x.invalid/f\nRUN sha256sum -c f.sum"),
+    ("ORDER", GCC + f"RUN {FLASH}"),
+    ("ORDER", GCC + f"RUN {FLASH} && pip install torch==2.3.1"),
+    ("ISOLATION", GCC + COMPILE + "RUN pip install flash-attn==2.6.3"),
+    ("ARCH", GCC + COMPILE.replace("TORCH_CUDA_ARCH_LIST", "X") + f"RUN {FLASH}"),
+    ("JOBS", GCC + COMPILE.replace("MAX_JOBS", "X") + f"RUN {FLASH}"),
+    ("PREBUILT", GCC + COMPILE.replace("FLASH_ATTENTION_FORCE_BUILD", "X") + f"RUN {FLASH}"),
+    ("AFTER-PINS", GCC + "RUN pip install -r pins.txt\nRUN pip install trl==0.9"),
+    ("AFTER-PINS", GCC + "RUN pip install --require-hashes -r pins.txt && pip install -r more.txt"),
+    ("AFTER-PINS", GCC + "RUN uv pip sync pins.txt\nRUN pip install ."),
+    ("AFTER-PINS", f"FROM r.invalid/verlstack:cu121{DIGEST}\nRUN pip install trl==0.9"),
+    ("AFTER-PINS", f"FROM python{DIGEST} AS a\nRUN pip install -r p.txt\nFROM a\nRUN pip install trl==0.9"),
+    ("UNPINNED", GCC + "RUN pip install torch"),
+    ("UNPINNED", GCC + "RUN pip install 'vllm>=0.6'"),
+    ("COMPILER", f"FROM python:3.10-slim{DIGEST}\nRUN pip install torch==2.3.1"),
+    ("COMPILER", f"FROM nvidia/cuda:12.1.1-base-ubuntu22.04{DIGEST}\nRUN pip install verl==0.2.0.post2"),
+    ("COMPILER", f"FROM ubuntu:22.04{DIGEST}\nRUN pip install triton==2.3.1"),
+    ("INDEX-CUDA", GCC + "RUN pip install torch==2.3.1 --index-url https://x.invalid/whl/cu118"),
+    ("INDEX-CUDA", GCC + "RUN pip install torch==2.3.1 --index-url https://x.invalid/whl/cpu"),
+]
+CLEAN = [
+    f"FROM python:3.10{DIGEST}",
+    f"FROM python{DIGEST} AS a\nFROM a\nFROM scratch",
+    "ARG BASE\nFROM ${BASE}",
+    GCC + "RUN apt-get update && apt-get install -y --no-install-recommends gcc",
+    GCC + "RUN pip install --upgrade pip==25.0.1 wheel==0.45.1",
+    GCC + "ENV PIP_INDEX_URL=https://mirror.invalid/simple",
+    GCC + "RUN pip install --no-deps --no-build-isolation -e .",
+    GCC + "ENV LD_LIBRARY_PATH=/usr/local/cuda/lib64 LIBRARY_PATH=/usr/local/cuda/lib64/stubs",
+    GCC + "RUN conda info",
+    GCC + f"RUN pip install --no-deps git+https://git.invalid/x@{FORTY}",
+    GCC + f"RUN git clone https://git.invalid/x && git -C x checkout {FORTY}",
+    GCC + "ADD --checksum=sha256:aa https://x.invalid/f /f",
+    GCC + "RUN curl -O https://x.invalid/f && echo 'aa  f' | sha256sum -c",
+    GCC + "ADD f /f\nCOPY https.txt /x",
+    GCC + COMPILE + f"RUN {FLASH}",
+    GCC
+    + f"RUN pip install torch==2.3.1 && MAX_JOBS=2 TORCH_CUDA_ARCH_LIST=8.0 FLASH_ATTENTION_FORCE_BUILD=TRUE {FLASH}",
+    GCC + "RUN pip install --no-deps /w/flash_attn-2.6.3-cp310-cp310-linux_x86_64.whl",
+    GCC + "RUN pip install -r pins.txt\nRUN pip install -c pins.txt trl",
+    GCC + "RUN pip install -r pins.txt\nRUN pip install --no-deps trl==0.9",
+    GCC + "RUN pip install -r pins.txt\nRUN pip wheel x==1",
+    GCC + "RUN pip install torch==${TORCH}",
+    f"FROM python:3.10-slim{DIGEST}\nRUN apt-get install -y gcc libc6-dev\nRUN pip install torch==2.3.1",
+    f"FROM python:3.10-slim{DIGEST}\nRUN pip install requests==2.32.3",
+    GCC + "RUN pip install torch==2.3.1 --index-url https://x.invalid/whl/cu121",
+]
+
+
+@pytest.mark.parametrize(("code", "text"), HITS)
+def test_a_rule_hits(code, text):
+    assert code in codes(text)
+
+
+@pytest.mark.parametrize("text", CLEAN)
+def test_nothing_is_said_of_what_is_right(text):
+    assert codes(text) == set()
+
+
+def test_every_rule_has_a_line_that_it_hits():
+    known = {code.removeprefix("DOCKER-") for code in knowledge.table("dockerfile")["rule"]}
+    assert known == {code for code, _ in HITS}
+
+
+def test_a_package_that_no_pin_is_about_only_warns():
+    found = dockerrules.check(GCC + "RUN pip install rich torch", "Dockerfile", AGAINST)
+    assert {(one.subject, one.severity) for one in found} == {("rich", "warn"), ("torch", "fail")}
+
+
+def test_releases_in_a_dockerfile_are_held_against_one_another_and_the_stack():
+    found = dockerrules.check(GCC + "RUN true\nRUN pip install peft==0.21.2", "Dockerfile", AGAINST)
+    assert [(one.code, one.where) for one in found] == [("RELEASE-PAIR", "Dockerfile:3")]
+
+
+def test_releases_of_another_stage_do_not_count():
+    text = f"FROM python{DIGEST}\nRUN pip install peft==0.21.2\nFROM python{DIGEST}\n"
+    assert dockerrules.check(text, "Dockerfile", AGAINST) == []
