@@ -75,9 +75,9 @@ def bundle(
     if made.stack.name != stack.name:
         what = f"this image is of the stack {made.stack.name}, not of {stack.name}"
         raise LockError(what, where=str(layout), todo=f"run `verlstack build {stack.name}`")
-    digest, _, config = oci.read_layout(layout)
+    digest, _, _ = oci.read_layout(layout)
     members: dict[str, Source] = {}
-    for artifact, path in _artifacts(made.lock, shop, lacks=bakefile.LEFT_OUT in images.labels(config)):
+    for artifact, path in _artifacts(made.lock, shop, lacks=made.lacks):
         members[f"files/{artifact.sha256}/{path.name}"] = _by_hash(path, artifact.sha256)
     members |= dict(_base(made, shop, layout))
     members |= dict(_project(stack, shop, layout)) | dict(_tool())

@@ -87,7 +87,7 @@ def pin(stack: Stack, wanted: Sequence[str], why: str | None, shop: Workshop, la
         VerlstackError: as `repin.rewrite`.
     """
     before = lockfile.load(shop.constraints, stack)
-    versions = dict(_parse(word, stack) for word in wanted)
+    versions = _versions(wanted, stack)
     table = f"stack.{stack.name}.requires"
     done: list[Repinned] = []
 
@@ -99,6 +99,15 @@ def pin(stack: Stack, wanted: Sequence[str], why: str | None, shop: Workshop, la
 
     after = repin.rewrite(stack.name, change, shop)
     return _report(stack, tuple(done), before, after, shop, layout)
+
+
+def _versions(wanted: Sequence[str], stack: Stack) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for word in wanted:
+        name, version = _parse(word, stack)
+        if found.setdefault(name, version) != version:
+            raise UsageError(f"{name} is to be pinned to {found[name]} and to {version}", todo="name one of them")
+    return found
 
 
 def _parse(word: str, stack: Stack) -> tuple[str, str]:
@@ -118,7 +127,7 @@ def _parse(word: str, stack: Stack) -> tuple[str, str]:
         where = f"[stack.{stack.name}.{own[name]}] of stacks.toml"
         what = f"{name} is made from a source that is pinned by its hash, so a version alone does not pin it"
         raise UsageError(what, todo=f"change version and hash in {where}, then run `verlstack lock {stack.name}`")
-    return requirement.name, bound.version
+    return name, bound.version
 
 
 def _repinned(text: str, stack: str, name: str, version: str, why: str | None) -> Repinned:
@@ -207,6 +216,8 @@ def _report(
 
 def _documents(stack: Stack, now: Stack, before: Lock, new: Side, layout: Path) -> tuple[int | None, str]:
     """Bytes of the new image's config and manifest, told from the old image's; or None, and why."""
+    if new.lock == f"sha256:{before.digest}":
+        return 0, "nothing changes"
     try:
         _, manifest, config = oci.read_layout(layout)
     except (UsageError, LockError):

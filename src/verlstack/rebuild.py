@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from verlstack import build, closurediff, explain, images, lockfile, oci, pins, reproduce, sides, trees
+from verlstack import bakefile, build, closurediff, explain, images, lockfile, oci, pins, reproduce, sides, trees
 from verlstack.cache import Cache, storage_errors
 from verlstack.errors import BaseImageError, LockError, UsageError
 
@@ -47,12 +47,14 @@ class Origin:
     Attributes:
         base: as `--base` wants it.
         fast: it was made with `--fast`.
+        lacks: it says that it goes without the compiled wheel.
     """
 
     stack: Stack
     lock: Lock
     base: str
     fast: bool
+    lacks: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,8 +121,13 @@ def origin(layout: Path, constraints: Path, dist: Path) -> Origin:
             where=str(lockfile.paths(constraints, name)[1]),
             todo=f"check out the commit that has it: `git log -S {made_from.removeprefix('sha256:')} -- constraints`",
         )
-    fast = labels.get(f"{_LABEL}.compression") == "fast"
-    return Origin(stack=stack, lock=lock, base=_base(labels.get(f"{_LABEL}.base", ""), dist), fast=fast)
+    return Origin(
+        stack=stack,
+        lock=lock,
+        base=_base(labels.get(f"{_LABEL}.base", ""), dist),
+        fast=labels.get(f"{_LABEL}.compression") == "fast",
+        lacks=bakefile.LEFT_OUT in labels,
+    )
 
 
 def _base(label: str, dist: Path) -> str:
@@ -154,16 +161,16 @@ def rebuild(layout: Path, shop: Workshop, dist: Path) -> Report:
     images.check_blobs(layout, shop.workers)
     with tempfile.TemporaryDirectory(prefix="reproduce-", dir=shop.cache.tmp) as name:
         folder = Path(name)
-        with _empty_cache(made.lock, shop.cache, folder / "cache").use() as cache:
+        with _empty_cache(made, shop.cache, folder / "cache").use() as cache:
             return again(made, layout, dataclasses.replace(shop, cache=cache), folder / "dist", read=True)
 
 
-def _empty_cache(lock: Lock, full: Cache, folder: Path) -> Cache:
+def _empty_cache(made: Origin, full: Cache, folder: Path) -> Cache:
     """A cache with nothing in it but what the lock pins by hash, as links; each file is hashed again before use."""
-    cache = Cache(folder)
-    compiled = lock.compiled
+    cache, lock = Cache(folder), made.lock
     artifacts = [*lock.wheels, *lock.build_tools, *(b.source for b in lock.built)]
-    artifacts += [compiled.source, *compiled.tools, *([compiled.wheel] if compiled.wheel else [])] if compiled else []
+    if lock.compiled and lock.compiled.wheel and not made.lacks:
+        artifacts.append(lock.compiled.wheel)
     with storage_errors(folder):
         for artifact in {a.sha256: a for a in artifacts}.values():  # setuptools is wheel and build tool
             source, target = (c.file(artifact.sha256, artifact.filename) for c in (full, cache))

@@ -109,6 +109,14 @@ def test_a_wheel_that_cannot_be_composed_leaves_everything_as_it_was(newer):
     assert state(newer) == before
 
 
+def test_the_same_version_changes_and_costs_nothing(newer):
+    before = state(newer)
+    found = json.loads(newer.run("pin", "alpha==1.0", "--json").stdout)
+    assert found["pull_bytes"] == 0
+    assert found["report"]["layers"] == found["report"]["packages"] == []
+    assert state(newer) == before
+
+
 def test_a_stale_lock_has_nothing_to_compare_with(newer):
     path = newer.root / "constraints" / "stacks.toml"
     path.write_text(path.read_text().replace('title = "a tiny stack"', 'title = "another"'))
