@@ -17,6 +17,7 @@ class FakeUv:
         warnings: likewise → lines on stderr.
         sdists: names that have no wheel.
         asked: every question, in order.
+        commands: its words, likewise.
     """
 
     answers: dict[frozenset[str], list[tuple[str, str, str]]] = field(default_factory=dict)
@@ -24,6 +25,7 @@ class FakeUv:
     warnings: dict[frozenset[str], str] = field(default_factory=dict)
     sdists: frozenset[str] = frozenset()
     asked: list[tuple[str, ...]] = field(default_factory=list)
+    commands: list[tuple[str, ...]] = field(default_factory=list)
 
     def __call__(self, command, *, env=None, stdin=None, timeout=None):
         words = tuple(str(word) for word in command)
@@ -31,6 +33,7 @@ class FakeUv:
             return shell.Result(args=words, returncode=0, stdout="", stderr="")
         lines = tuple(stdin.split("\n")[:-1])
         self.asked.append(lines)
+        self.commands.append(words)
         key = frozenset(lines)
         if key in self.conflicts:
             return shell.Result(args=words, returncode=1, stdout="", stderr=self.conflicts[key])

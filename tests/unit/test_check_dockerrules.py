@@ -57,6 +57,11 @@ def test_here_documents_are_commands_of_run_and_content_of_copy():
     assert lines(text) == [("one", 2), ("two three", 2), ("four", 9)]
 
 
+def test_the_shells_own_words_are_no_commands():
+    text = "FROM a\nRUN if ! x; then pip install b; else { c; }; fi; for i in 1 2; do d; done\n"
+    assert {"x", "pip install b", "c", "d"} <= {one for one, _ in lines(text)}
+
+
 def test_quotes_that_do_not_close_are_no_crash():
     assert lines("FROM a\nRUN echo 'x && y\n") == [("echo 'x", 2), ("y", 2)]
 

@@ -132,6 +132,7 @@ def test_a_table_takes_pins_as_stacks_toml_writes_them_and_short_ones(tmp_path):
         ("requirements.txt", "six\n", "pins"),
         ("pins.in", "", "pins"),
         ("names.txt", "# two\na-1-py3-none-any.whl\nb-1-py3-none-any.whl\n", "wheels"),
+        ("mixed.txt", "six\nb-1-py3-none-any.whl\n", "pins"),
         ("short.toml", '[stack.x]\nverl = "v0.2"\n', "pins"),
         ("stacks.toml", "[image]\n[stack.x]\n", "stacks"),
         ("a-1-py3-none-any.whl", "", "wheel"),
@@ -262,6 +263,23 @@ def test_the_stacks_limits_are_told_only_where_verl_is_named(tmp_path):
 def test_pins_of_another_torch_are_not_held_against_this_stack(tmp_path):
     uv = fine("torch==2.11.0")
     assert check(tmp_path, "torch==2.11.0\nflash-attn==2.8.3\n", uv) == []
+
+
+def test_what_a_resolver_adds_is_told_where_it_breaks_and_only_there(tmp_path):
+    rows = [ANCHOR, ("vllm", "0.2.2", "2023-11-19"), ("nvidia-nvjitlink-cu12", "12.9.86", "2025-01-01")]
+    found = check(tmp_path, "torch==2.3.1\n", FakeUv(answers={frozenset({"torch==2.3.1"}): rows}))
+    assert codes(found) == [("RELEASE-OLD", "fail")]  # nothing of nvjitlink, of which a warning is known
+
+
+def test_uv_is_asked_loudly_and_for_one_line_alone_where_that_is_the_question(tmp_path):
+    uv = FakeUv(
+        answers={frozenset({"a", "b==1"}): [("a", "1", ""), ("b", "1", "")], frozenset({"a"}): [("a", "1", "")]}
+    )
+    check(tmp_path, "a\nb==1\n", uv)
+    deep, alone = uv.commands
+    assert "--no-deps" not in deep
+    assert "--no-deps" in alone
+    assert "--quiet" not in deep  # or uv does not tell of yanked releases
 
 
 # -- the index
