@@ -154,12 +154,7 @@ def _entries(files: Mapping[str, Any], path: Path) -> list[tar.Entry]:
     found = []
     for name, facts in files.items():
         size, sha256 = (facts.get("size"), facts.get("sha256")) if isinstance(facts, dict) else (None, None)
-        if (
-            not _is_name(name)
-            or type(size) is not int
-            or not 0 <= size < _MOST_SIZE
-            or not _SHA256.fullmatch(str(sha256))
-        ):
+        if type(size) is not int or not 0 <= size < _MOST_SIZE or not _is_member(name, sha256):
             what = f"the manifest names a member that no bundle has: {told.escaped(name)[:100]}"
             raise FetchError(what, where=str(path), todo="do not use this bundle")
         found.append(tar.file(name, OnDisk(path=path, size=size, sha256=str(sha256))))
@@ -171,6 +166,10 @@ def _entries(files: Mapping[str, Any], path: Path) -> list[tar.Entry]:
 
 def _is_name(name: str) -> bool:
     return bool(_TOP.match(name)) and all(_PART.fullmatch(part) for part in name.split("/"))
+
+
+def _is_member(name: str, sha256: object) -> bool:
+    return _is_name(name) and bool(_SHA256.fullmatch(str(sha256)))
 
 
 def _stranger(wanted: str, got: bytes, known: set[str], path: Path) -> FetchError:

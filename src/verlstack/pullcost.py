@@ -86,9 +86,8 @@ def cost(
     for layer in other:
         there = layer.diff_id in all_ids if layer.digest is None else layer.digest in digests
         if recompressed or not (there or layer.diff_id in diff_ids):
-            new.setdefault(
-                layer.digest or layer.diff_id, (layer.name, layer.size)
-            )  # fetched once, if it is there twice
+            # one that is there twice is fetched once
+            new.setdefault(layer.digest or layer.diff_id, (layer.name, layer.size))
     return PullCost(layers=tuple(new.values()), documents=documents)
 
 

@@ -71,6 +71,19 @@ def test_its_layers_are_verified(fake, image, tmp_path):
         images.download(found, Silent())
 
 
+def test_layers_in_a_layout_are_hashed(fake, image, tmp_path):
+    blob = tmp_path / "made" / oci.blob_path(json.loads(fake.blobs[image])["layers"][0]["digest"])
+    images.check_blobs(tmp_path / "made", 2)
+    data = blob.read_bytes()
+    for wrong in (data[:-1], bytes([data[0] ^ 1]) + data[1:]):
+        blob.write_bytes(wrong)
+        with pytest.raises(LockError, match="not what its digest says"):
+            images.check_blobs(tmp_path / "made", 2)
+    blob.unlink()
+    with pytest.raises(LockError, match="missing"):
+        images.check_blobs(tmp_path / "made", 2)
+
+
 def test_somebody_elses_images_are_compared_by_layers(fake, image, tmp_path):
     other = offer(fake, tmp_path / "other", {"a": b"1"}, {"b": b"3"})
     remote(fake, ":one", tmp_path / "a")

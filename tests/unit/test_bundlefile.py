@@ -98,6 +98,15 @@ def without(data, name):
     return data[: at - tar.BLOCK] + data[at + size + len(tar.padding(size)) :]
 
 
+def test_a_manifest_written_in_another_way(tmp_path):
+    document = {"stack": "s", "epoch": EPOCH, "format": 1, "files": {}}
+    document["checksum"] = canonical.digest(document)
+    entry = tar.file("MANIFEST.json", Inline(data=json.dumps(document, indent=1).encode()))
+    (tmp_path / "b.tar").write_bytes(b"".join(layer.stream([entry], epoch=EPOCH)))
+    with pytest.raises(HashMismatchError, match=r"MANIFEST\.json"):
+        read(tmp_path / "b.tar", tmp_path / "out")
+
+
 def test_a_missing_member_is_named(bundle, tmp_path):
     name = "files/00ff/alpha-1.0-py3-none-any.whl"
     bundle.write_bytes(without(bundle.read_bytes(), name))

@@ -92,6 +92,12 @@ def test_without_a_lock_the_pins_in_the_labels_tell_some():
     assert found.packages is None
 
 
+def test_what_both_have_need_not_be_known():
+    dark = dataclasses.replace(HEAVY, packages=None)
+    found = closurediff.compare(image(dark, LIBS), image(dark, NEW_LIBS, kind="registry", digest="D2"))
+    assert [x.name for x in found.packages] == ["a", "b", "c"]
+
+
 def test_a_package_that_moves_to_another_layer_is_no_change():
     one = image(Layer(name="libs", diff_id="1", packages={"a": "1", "b": "1"}))
     other = image(
