@@ -228,6 +228,26 @@ def test_releases_in_a_dockerfile_are_held_against_one_another_and_the_stack():
     assert [(one.code, one.where) for one in found] == [("RELEASE-PAIR", "Dockerfile:3")]
 
 
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("RUN pip install --no-deps git+https://git.invalid/volcengine/verl@v0.2.3", "VERL-TAG"),
+        ("RUN git clone --depth 1 -b v0.2.3 https://git.invalid/verl-project/verl.git", "VERL-TAG"),
+        ("RUN git clone --branch v0.4.1 https://git.invalid/verl-project/verl", "RELEASE-PAIR"),
+        ("ARG T=2.4.0\nRUN pip install torch==$T tensordict==0.4.0 vllm==0.5.1", "RELEASE-METADATA"),
+    ],
+)
+def test_verls_tags_and_versions_by_argument(text, code):
+    assert code in {one.code for one in dockerrules.check(GCC + text, "Dockerfile", AGAINST)}
+
+
+def test_an_argument_from_before_the_first_stage_has_its_value_in_a_stage():
+    text = f"ARG P=0.21.2\nFROM python{DIGEST}\nARG P\nRUN pip install peft==${{P}}\n"
+    assert [one.code for one in dockerrules.check(text, "Dockerfile", AGAINST)] == ["RELEASE-PAIR"]
+    unset = text.replace("ARG P=0.21.2\n", "")
+    assert dockerrules.check(unset, "Dockerfile", AGAINST) == []
+
+
 def test_releases_of_another_stage_do_not_count():
     text = f"FROM python{DIGEST}\nRUN pip install peft==0.21.2\nFROM python{DIGEST}\n"
     assert dockerrules.check(text, "Dockerfile", AGAINST) == []

@@ -251,6 +251,24 @@ def test_torch_of_another_cuda(tmp_path, local):
     assert codes(found) == [("TORCH-CUDA", "fail")]
 
 
+def test_a_table_may_name_its_python_and_its_cuda(tmp_path):
+    uv = fine("torch==2.3.1")
+    found = check(tmp_path, '[stack.demo]\ntorch = "2.3.1"\ncuda = "11.8"\npython = "3.12"\n', uv, name="x.toml")
+    assert codes(found) == [("TORCH-CUDA", "fail")]
+    (command,) = uv.commands
+    assert command[command.index("--python-version") + 1] == "3.12"
+    same = check(tmp_path, '[stack.demo]\ntorch = "2.3.1"\ncuda = "12.1"\n', fine("torch==2.3.1"), name="x.toml")
+    assert same == []
+    wrong = check(tmp_path, '[stack.demo]\npython = "three"\n', name="x.toml")
+    assert codes(wrong) == [("PINS-INVALID", "fail")]
+
+
+def test_a_release_of_verl_that_no_tag_has(tmp_path):
+    words = "error: Because there is no version of verl==0.2.3"
+    found = check(tmp_path, "verl==0.2.3\n", FakeUv(conflicts={frozenset({"verl==0.2.3"}): words}))
+    assert {"PINS-CONFLICT", "VERL-TAG"} <= {one.code for one in found}
+
+
 def test_the_stacks_limits_are_told_only_where_verl_is_named(tmp_path):
     lines = ("torch==2.3.1", "transformers==4.41.2")
     assert check(tmp_path, "\n".join(lines), fine(*lines)) == []

@@ -2,10 +2,12 @@
 
 import dataclasses
 import hashlib
+import io
 import json
 import re
 import shutil
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from support.fake_uv import FakeUv
 from support.wheels import Wheel
 from verlstack import engine, lockfile, oci, pins
 from verlstack.cache import Cache
-from verlstack.check import against, objects, probe, probe_worker, run, wheelname
+from verlstack.check import against, baselibs, objects, probe, probe_worker, run, wheelname
 from verlstack.errors import EngineError, PinsError, WheelError
 from verlstack.extension import system
 from verlstack.progress import Silent
@@ -205,6 +207,55 @@ def test_a_wheel_file_is_looked_into(tmp_path, shop):
     assert codes(check(shop, name=str(path))) == {"GLIBC": "fail"}
     path.write_bytes(b"no zip")
     assert codes(check(shop, name=str(path))) == {"GLIBC-UNREAD": "warn"}
+
+
+def based(folder, glibc):
+    """A layout with one base layer below the first one of the lock."""
+    raw = tar(**{
+        "usr/lib/x86_64-linux-gnu/libc.so.6": f"GNU C Library (Debian) stable release version {glibc}.\n".encode(),
+        "usr/lib/x86_64-linux-gnu/libstdc++.so.6": b"\0GLIBCXX_3.4.9\0GLIBCXX_3.4.28\0",
+    })  # fmt: skip
+    digest = f"sha256:{hashlib.sha256(raw).hexdigest()}"
+    blob = folder / oci.blob_path(digest)
+    blob.parent.mkdir(parents=True, exist_ok=True)
+    blob.write_bytes(raw)
+    entry = {"digest": digest, "mediaType": "application/vnd.oci.image.layer.v1.tar", "size": len(raw)}
+    config = {"rootfs": {"diff_ids": [digest, LOCK.layers[0].diff_id]}}
+    return "sha256:1", {"layers": [entry, {"digest": "sha256:never-read", "mediaType": "x+zstd"}]}, config
+
+
+def tar(**files):
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return out.getvalue()
+
+
+def test_the_base_below_the_image_counts_too(tmp_path, monkeypatch):
+    cache = Cache(tmp_path / "cache")
+    layout = based(tmp_path, "2.31")
+    monkeypatch.setattr(oci, "read_layout", lambda folder: layout)
+    base = baselibs.below(LOCK, tmp_path, cache, PLATFORM)
+    assert (base.gives("GLIBC_2.31"), base.gives("GLIBC_2.32")) == (True, False)
+    assert (base.gives("GLIBCXX_3.4.28"), base.gives("GLIBCXX_3.4.30"), base.gives("CXXABI_1.3.9")) == (
+        True,
+        False,
+        True,
+    )
+    shutil.rmtree(tmp_path / "blobs")
+    assert baselibs.below(LOCK, tmp_path, cache, PLATFORM) == base  # kept
+    needs = {"x.so": [("libc.so.6", "GLIBC_2.33", "f")]}
+    assert [one.right for one in objects.too_new("x", needs, base)] == ["the base in dist: GLIBC_2.31 at most"]
+
+
+def test_without_an_image_or_a_c_library_the_platform_alone_counts(tmp_path, monkeypatch):
+    assert baselibs.below(LOCK, tmp_path / "none", Cache(tmp_path / "cache"), PLATFORM) is None
+    layout = based(tmp_path, "none")
+    monkeypatch.setattr(oci, "read_layout", lambda folder: layout)
+    assert baselibs.below(LOCK, tmp_path, Cache(tmp_path / "cache"), PLATFORM) is None
 
 
 # -- the import probe

@@ -27,6 +27,9 @@ _EXTRA = re.compile(r"--extra-index-url\b|--index\b(?!-url)")
 _VERL_GIT = re.compile(r"git\+[^@\s]*/verl(?:\.git)?(?:@(?P<tag>[^#\s]+))?")
 
 
+_FORMS = {"python": r"3\.\d+", "cuda": r"\d+\.\d+"}  # what a short table may say besides its pins
+
+
 @dataclass(frozen=True, kw_only=True)
 class Line:
     """One requirement and where it stands."""
@@ -46,12 +49,16 @@ class Asked:
 
     Attributes:
         stack: the stack that the file names, "" where it names none.
+        python: X.Y that it names, likewise.
+        cuda: CUDA that it names, likewise.
         lines: requirements.
         verl_tag: tag of verl's repository and where it stands, where one is named.
         findings: what is wrong with the file as such.
     """
 
     stack: str = ""
+    python: str = ""
+    cuda: str = ""
     lines: list[Line] = field(default_factory=list)
     verl_tag: tuple[str, str] | None = None
     findings: list[Finding] = field(default_factory=list)
@@ -207,11 +214,14 @@ def _short(name: str, table: Any, where: str) -> Asked:
         asked.findings.append(_invalid(name, "it is no table", where))
         return asked
     for key, value in table.items():
-        if key in {"title", "python", "cuda", "platform"} and isinstance(value, str):
+        if key in {"title", "platform"}:
+            continue
+        if key in _FORMS and isinstance(value, str) and re.fullmatch(_FORMS[key], value):
+            setattr(asked, key, value)
             continue
         if isinstance(value, dict):  # a pin as stacks.toml writes it
             value = value.get("bound", value.get("tag", value.get("version")))  # noqa: PLW2901
-        if not isinstance(value, str):
+        if not isinstance(value, str) or key in _FORMS:
             asked.findings.append(_invalid(f"{key} = {value!r}", "it is no version", where))
         elif key == "verl":
             asked.verl_tag = (value, where)

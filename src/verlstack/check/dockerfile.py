@@ -71,7 +71,7 @@ def parse(text: str, where: str) -> list[Stage]:
         if word == "FROM":
             stages.append(_from(rest, line, shared))
         elif word in {"ARG", "ENV"}:
-            _set(rest, line, stages[-1].environment if stages else shared)
+            _set(rest, line, stages[-1].environment if stages else shared, shared if word == "ARG" else {})
         elif not stages:
             raise UsageError(f"{word} stands before the first FROM", where=f"{where}:{line}", todo="begin with FROM")
         elif word == "RUN":
@@ -146,14 +146,24 @@ def _filled(text: str, values: dict[str, tuple[str, int]]) -> str | None:
     return None if "\0" in filled else filled
 
 
-def _set(rest: str, line: int, into: dict[str, tuple[str, int]]) -> None:
-    """Note what ARG or ENV sets; the old form `ENV NAME value` too."""
+def _set(rest: str, line: int, into: dict[str, tuple[str, int]], given: dict[str, tuple[str, int]]) -> None:
+    """Note what ARG or ENV sets; the old form `ENV NAME value` too. An ARG without value takes the one before FROM."""
     words = _split(rest)
     if words and "=" not in words[0] and len(words) > 1:
         words = [f"{words[0]}={' '.join(words[1:])}"]
     for word in words:
         name, _, value = word.partition("=")
-        into[name] = (value, line)
+        into[name] = (value or given.get(name, ("", 0))[0], line)
+
+
+def filled(command: Command, stage: Stage) -> Command:
+    """A command with the variables replaced that its stage gives a value to; the others stay as they are."""
+
+    def value(match: re.Match[str]) -> str:
+        own = stage.environment.get(match["braced"] or match["plain"], ("", 0))[0]
+        return own if own and not match["rest"] and "$" not in own else match[0]
+
+    return Command(words=tuple(_VARIABLE.sub(value, word) for word in command.words), line=command.line)
 
 
 def commands(text: str, line: int) -> list[Command]:

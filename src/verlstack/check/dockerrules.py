@@ -22,6 +22,9 @@ _PINNING = ("-r", "--requirement", "--require-hashes")
 _BOUND = ("-c", "--constraint", "--no-deps", "--no-index", "--require-hashes")
 _CHECKED = re.compile(r"\bsha(256|512)sum\b|\bshasum\b|\bgpg\b")
 _INDEX_CUDA = re.compile(r"/whl/(?:\w+/)?(?P<build>cu(?P<major>\d\d)\d|cpu)\b")
+_VERL_TAG = re.compile(
+    r"git\+\S*/verl(?:\.git)?@(?P<tag>v\d[^#\s]*)|git clone\b.*(?:-b|--branch)[ =](?P<branch>v\d\S*).*/verl(?:\.git)?\b"
+)
 _OURS = re.compile(r"(^|/)verlstack[:@]")  # an image of this project has all pins in it
 
 
@@ -39,6 +42,7 @@ def check(text: str, path: str, against: Against) -> list[Finding]:
         found += _sources(stage, path)
         found += _installs(stages, stage, path)
     found += _compiler(stages, path)
+    found += _index_cuda(stages, path, against)
     found += _versions(stages, path, against)
     return found
 
@@ -99,7 +103,7 @@ def _installs(stages: list[Stage], stage: Stage, path: str) -> Iterator[Finding]
 
 
 def _of(stage: Stage) -> list[Install]:
-    return [found for command in stage.commands if (found := installs.read(command))]
+    return [found for command in stage.commands if (found := installs.read(dockerfile.filled(command, stage)))]
 
 
 def _brings_torch(one: Install) -> bool:
@@ -156,6 +160,24 @@ def _compiler(stages: list[Stage], path: str) -> Iterator[Finding]:
         yield _finding("DOCKER-COMPILER", ", ".join(needing), measured, path, stages[-1].line)
 
 
+def _index_cuda(stages: list[Stage], path: str, against: Against) -> Iterator[Finding]:
+    """Indexes of PyTorch's that are named for another CUDA."""
+    for one in (x for stage in stages for x in _of(stage)):
+        match = _INDEX_CUDA.search(one.text)
+        if match and match["major"] != against.cuda.partition(".")[0]:
+            right = f"CUDA {against.cuda}, as the stack"
+            yield _finding("DOCKER-INDEX-CUDA", one.text, f"torch for {match['build']}", path, one.line, right=right)
+
+
+def _verl_tags(chain: list[Stage]) -> Iterator[tuple[str, int]]:
+    """Tags of verl's repository that are cloned or installed."""
+    for stage in chain:
+        for command in stage.commands:
+            match = _VERL_TAG.search(dockerfile.filled(command, stage).text)
+            if match:
+                yield match["tag"] or match["branch"], command.line
+
+
 def _versions(stages: list[Stage], path: str, against: Against) -> Iterator[Finding]:
     """Known troubles among the releases that the last stage installs."""
     versions: dict[str, Version] = {}
@@ -165,14 +187,15 @@ def _versions(stages: list[Stage], path: str, against: Against) -> Iterator[Find
             if version is not None:
                 versions[name], lines[name] = version, one.line
 
+    for tag, line in _verl_tags(dockerfile.lineage(stages, stages[-1])):
+        version, wrong = releases.verl(tag, f"{path}:{line}")
+        yield from wrong
+        if version and not wrong:
+            versions["verl"], lines["verl"] = version, line
+
     def where(name: str) -> str:
         return f"{path}:{lines[name]}" if name in lines else ""
 
-    for one in (x for stage in stages for x in _of(stage)):
-        match = _INDEX_CUDA.search(one.text)
-        if match and match["major"] != against.cuda.partition(".")[0]:
-            right = f"CUDA {against.cuda}, as the stack"
-            yield _finding("DOCKER-INDEX-CUDA", one.text, f"torch for {match['build']}", path, one.line, right=right)
     if "torch" in versions:
         yield from releases.torch_cuda(versions["torch"], against.cuda, where("torch"))
     for found in releases.troubles(against.near(versions), frozenset(versions), where):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import functools
 import re
@@ -28,9 +29,10 @@ _CAPPED = {"<", "<=", "==", "~="}  # operators that bound from above
 def check(asked: Asked, against: Against, asker: Asker) -> list[Finding]:
     """Everything that is wrong with the pins of a file."""
     found = list(asked.findings)
+    against = dataclasses.replace(against, python=asked.python or against.python)
     versions = asked.exact
     if "torch" in versions:
-        found += releases.torch_cuda(versions["torch"], against.cuda, asked.where("torch"))
+        found += releases.torch_cuda(versions["torch"], against.cuda, asked.where("torch"), asked.cuda)
     asked_lines = [line for line in asked.lines if line.name not in knowledge.table("rules")["compiled"]["packages"]]
     if asked_lines:
         try:
@@ -45,6 +47,8 @@ def check(asked: Asked, against: Against, asker: Asker) -> list[Finding]:
             if not answer.conflict:
                 found += _backtracked(asked_lines, answer, against, asker)
             versions = resolved | versions
+    if "verl" in versions and not asked.verl_tag:
+        found += releases.verl(f"v{versions['verl']}", asked.where("verl"))[1]
     if asked.verl_tag:
         version, wrong = releases.verl(*asked.verl_tag)
         found += wrong

@@ -69,17 +69,22 @@ def cuda_of_local(version: Version) -> str | None:
     return f"{match[1]}.{match[2]}" if match else None
 
 
-def torch_cuda(version: Version, cuda: str, where: str) -> Iterator[Finding]:
-    """Whether torch's local version is the build that the index has."""
-    if not version.local:
+def torch_cuda(version: Version, cuda: str, where: str, wanted: str = "") -> Iterator[Finding]:
+    """Whether torch is wanted for the CUDA that the index's build of it has.
+
+    Args:
+        version: of torch; its local version may name a CUDA.
+        cuda: the stack's, for a release of which it is not known.
+        where: the line.
+        wanted: CUDA as the file names it, "" where it names none.
+    """
+    index = knowledge.table("rules")["torch"]["cuda"].get(version.public) or cuda
+    if version.local and cuda_of_local(version) != index:
+        asked = f"+{version.local}"
+    elif wanted and wanted != index:
+        asked = f"CUDA {wanted}"
+    else:
         return
-    index = knowledge.table("rules")["torch"]["cuda"].get(version.public)
-    named = cuda_of_local(version)
-    if named is None or named != (index or cuda):
-        yield knowledge.finding(
-            "TORCH-CUDA",
-            subject=f"torch {version}",
-            measured=f"+{version.local} is asked for",
-            right=f"torch {version.public}; the index's build is of CUDA {index or cuda}",
-            where=where,
-        )
+    right = f"torch {version.public}; the index's build is of CUDA {index}"
+    measured = f"{asked} is asked for"
+    yield knowledge.finding("TORCH-CUDA", subject=f"torch {version}", measured=measured, right=right, where=where)

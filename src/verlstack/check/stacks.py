@@ -8,7 +8,7 @@ from packaging.requirements import Requirement
 
 from verlstack import lockfile, pins
 from verlstack.cache import sha256_file
-from verlstack.check import against, knowledge, objects, pinned, probe, releases, wheelname
+from verlstack.check import against, baselibs, knowledge, objects, pinned, probe, releases, wheelname
 from verlstack.check.asked import Asked, Line
 from verlstack.errors import FetchError, LockError, PinsError, WheelError
 from verlstack.extension import system
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from verlstack.check.against import Against
     from verlstack.check.answers import Asker
     from verlstack.check.finding import Finding
+    from verlstack.extension.system import Base
     from verlstack.lockfile import Lock
     from verlstack.pins import Stack
     from verlstack.workshop import Workshop
@@ -42,7 +43,9 @@ def check(name: str, shop: Workshop, dist: Path, asker: Asker) -> list[Finding]:
         stale = knowledge.finding("LOCK", subject=name, measured=e.what, where=e.where or "", **fix)
         return [stale, *check_pins(path, name, asker)]
     found = _closure(stack, lock, asker)
-    found += _wheels(lock, against.of(stack, lock), shop)
+    promised = system.of_platform(stack.platform)
+    base = baselibs.below(lock, dist / name, shop.cache, promised)
+    found += _wheels(lock, against.of(stack, lock), shop, [promised, base] if base else [promised])
     found += probe.check(lock, shop, dist / name)
     return found
 
@@ -81,10 +84,9 @@ def _closure(stack: Stack, lock: Lock, asker: Asker) -> list[Finding]:
     return [*found, *pinned.yanked(answer.yanked)]
 
 
-def _wheels(lock: Lock, facts: Against, shop: Workshop) -> list[Finding]:
-    """Every wheel of the lock: its name, and what its objects need."""
+def _wheels(lock: Lock, facts: Against, shop: Workshop, bases: list[Base]) -> list[Finding]:
+    """Every wheel of the lock: its name, and what its objects need of each of the bases."""
     compiled = [lock.compiled.wheel] if lock.compiled and lock.compiled.wheel else []
-    base = system.of_platform(facts.platform)
     found: list[Finding] = []
     unread = []
     for wheel in (*lock.wheels, *compiled):
@@ -94,9 +96,11 @@ def _wheels(lock: Lock, facts: Against, shop: Workshop) -> list[Finding]:
             unread.append(wheel.project)
             continue
         try:
-            found += objects.too_new(wheel.filename, objects.needs(path, wheel.sha256, shop.cache), base)
+            needs = objects.needs(path, wheel.sha256, shop.cache)
         except WheelError as e:
             found.append(_unread(wheel.filename, e.what))
+        else:
+            found += [one for base in bases for one in objects.too_new(wheel.filename, needs, base)]
     if unread:
         found.append(_unread(", ".join(unread[:8]), f"{len(unread)} wheels are not in the cache"))
     return found
