@@ -251,3 +251,11 @@ def test_an_argument_from_before_the_first_stage_has_its_value_in_a_stage():
 def test_releases_of_another_stage_do_not_count():
     text = f"FROM python{DIGEST}\nRUN pip install peft==0.21.2\nFROM python{DIGEST}\n"
     assert dockerrules.check(text, "Dockerfile", AGAINST) == []
+
+
+def test_a_login_in_an_argument_is_not_shown():
+    text = GCC + "ARG U=https://user:secret@x.invalid\nENV UV_INDEX=https://user:secret@x.invalid\n"
+    text += "RUN pip install -i $U torch --extra-index-url https://user:secret@x.invalid\n"
+    found = dockerrules.check(text, "Dockerfile", AGAINST)
+    assert {one.code for one in found} == {"DOCKER-EXTRA-INDEX", "DOCKER-EXTRA-INDEX-ENV", "DOCKER-UNPINNED"}
+    assert "secret" not in repr(found)

@@ -106,3 +106,9 @@ def test_a_trouble_between_two_others_is_not_this_checks():
 def test_the_limits_that_docs_tell_of_are_warnings():
     found = hit(verl="0.2.0.post2", torch="2.3.1", transformers="4.41.2")
     assert found == [("warn", "verl v0.2.0.post2")] * 4
+
+
+def test_what_is_quoted_from_a_file_shows_no_password_and_speaks_to_no_terminal():
+    text = "pip install -i https://user:secret@index.invalid/simple x\x1b[2J"
+    found = knowledge.finding("DOCKER-UNPINNED", subject=text, measured=text)
+    assert found.subject == found.measured == "pip install -i https://index.invalid/simple x"

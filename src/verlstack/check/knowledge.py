@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.specifiers import SpecifierSet
 
+from verlstack import told
 from verlstack.check.finding import Finding
 
 if TYPE_CHECKING:
@@ -78,9 +79,13 @@ def table(name: str) -> dict[str, Any]:
 
 
 def finding(code: str, *, subject: str, measured: str, right: str = "", where: str = "", **other: str) -> Finding:
-    """A finding of the rule `code`; severity, why, source and fix are the rule's, unless given."""
+    """A finding of the rule `code`; severity, why, source and fix are the rule's, unless given.
+
+    Subject and measured often quote somebody's file: credentials and what speaks to a terminal are taken out.
+    """
     rule = rules()[code]
     words = {key: other.get(key, rule[key]) for key in ("severity", "why", "source", "fix")}
+    subject, measured = told.plain(subject), told.plain(measured)
     return Finding(
         code=code, subject=subject, measured=measured, right=right or rule.get("right", ""), where=where, **words
     )
