@@ -13,6 +13,10 @@ image: tools host-tools ## compose the default stack (STACK=cu121, BASE=debian) 
 	$(BIN)/verlstack build $(STACK) --base $(BASE)
 	$(BIN)/verlstack prove $(STACK)
 
+.PHONY: smoke
+smoke: tools ## run the smoke tests inside the image of STACK that `make image` made (GPUS=all on GPUs)
+	$(BIN)/nox -s smoke -- $(STACK) $(if $(GPUS),--gpus $(GPUS))
+
 .PHONY: test
 test: tools host-tools ## everything that proves the main things in minutes
 	$(BIN)/nox -s lint types unit integration

@@ -45,6 +45,12 @@ def integration(session: nox.Session) -> None:
 
 
 @nox.session
+def smoke(session: nox.Session) -> None:
+    """The smoke tests inside an image; `nox -s smoke -- cu121 --gpus all` and whatever `verlstack smoke` knows."""
+    session.run(PYTHON, "-m", "verlstack", "smoke", *session.posargs)
+
+
+@nox.session
 def full(session: nox.Session) -> None:
     """The real default stack, twice under different conditions, and in a real engine; minutes, gigabytes, root."""
     session.run(PYTHON, "-m", "pytest", "tests/integration", "-m", "full", *session.posargs)

@@ -152,7 +152,8 @@ def environment(given: Mapping[str, str], here: int, cores: int, interface: str 
         cores: of this node.
         interface: the network interface by which the other nodes are reached; None where there are none.
     """
-    own = {"OMP_NUM_THREADS": str(max(1, cores // here))}
+    # ERROR: torch 2.3's FSDP makes C++ warn of its own weak references, dozens of lines that tell a user nothing
+    own = {"OMP_NUM_THREADS": str(max(1, cores // here)), "TORCH_CPP_LOG_LEVEL": "ERROR"}
     if interface:
         own["GLOO_SOCKET_IFNAME"] = interface
     # unbuffered: one sees what goes on, and what a rank wrote before it was killed

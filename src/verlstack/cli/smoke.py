@@ -32,6 +32,12 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser], common:
         help="numbers of ranks (default: 1,2,4, or powers of two up to the GPUs)",
     )
     verb.add_argument("--nodes", type=_node_count, default=1, metavar="N", help="containers on a network of their own")
+    verb.add_argument(
+        "--launcher",
+        choices=("engine", "slurm"),
+        default="engine",
+        help="who starts it: a container engine (without one the image is unpacked), or Slurm (default: engine)",
+    )
     verb.add_argument("--quick", action="store_true", help="leave out the slow tests")
     verb.add_argument("--report", type=Path, metavar="DIR", help="folder of the report (default: smoke-report)")
     verb.add_argument("-k", dest="only", metavar="EXPR", help="only tests whose names match, as pytest's -k")
@@ -74,12 +80,16 @@ def _smoke(arguments: argparse.Namespace) -> int:
     )
     request.check()
     report = (arguments.report or Path("smoke-report")).absolute()
-    engine = Engine.connect(os.environ)
     folder = _layout(arguments)
-    if folder is None:
+    cache = Cache.from_environment(os.environ)
+    if arguments.launcher == "slurm":
+        with cache.use(), shown_progress() as progress:
+            verdict = run.scheduled(arguments.image, folder, request, report, cache=cache, progress=progress, say=_say)
+    elif folder is None:
+        engine = Engine.connect(os.environ)
         verdict = run.reference(arguments.image, request, report, engine=engine, say=_say)
     else:
-        cache = Cache.from_environment(os.environ)
+        engine = Engine.connect(os.environ)
         with cache.use(), shown_progress() as progress:
             verdict = run.layout(folder, request, report, engine=engine, cache=cache, progress=progress, say=_say)
     _print(verdict, as_json=arguments.json)

@@ -84,10 +84,11 @@ class Request:
         words = [PYTHON, f"/{SMOKE_ROOT}/run.py", "--report", report]
         if self.ranks:
             words += ["--ranks", ",".join(map(str, self.ranks))]
-        if self.quick:
-            words.append("--quick")
         if self.nodes > 1:
             words += ["--nodes", str(self.nodes), "--node", str(node), "--rendezvous", f"{host}:{PORT}"]
-        if self.only:
-            words += ["-k", self.only]
-        return tuple(words)
+        return (*words, *self.more)
+
+    @property
+    def more(self) -> tuple[str, ...]:
+        """Which tests: words for run.py that are the same whoever starts it."""
+        return (*(["--quick"] if self.quick else []), *(["-k", self.only] if self.only else []))

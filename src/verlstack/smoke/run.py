@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import shutil
 from dataclasses import dataclass
@@ -11,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from verlstack import oci, prove
 from verlstack.cache import storage_errors
 from verlstack.errors import EngineError, ProofError, UsageError
-from verlstack.smoke import contained, rooted
+from verlstack.smoke import contained, rooted, slurm
+from verlstack.unpacked import unpacked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from verlstack.cache import Cache
@@ -75,10 +77,7 @@ def layout(
         LockError, ProofError, StorageError: the image is damaged, or leaves no report.
     """
     request.check()
-    digest, _, config = oci.read_layout(folder)
-    name = f"{oci.tag_of(folder)}@{digest}"
-    machine = engine.architecture if engine else platform.machine()
-    _check_image(name, config.get("architecture", ""), config["config"].get("Labels") or {}, machine)
+    name = _known(folder, engine.architecture if engine else platform.machine())
     _clear(report)
     if engine:
         status = contained.run(engine, prove.load(folder, engine, progress), name, request, report, say)
@@ -117,6 +116,59 @@ def reference(
     return _verdict(name, report, contained.run(engine, image, name, request, report, say))
 
 
+def scheduled(
+    image: str,
+    folder: Path | None,
+    request: Request,
+    report: Path,
+    *,
+    cache: Cache,
+    progress: Progress,
+    say: Callable[[str], object],
+) -> Verdict:
+    """Run the tests under Slurm, on as many of its nodes as the request says.
+
+    Args:
+        image: an unpacked image's absolute folder, a `.sif`, or what pyxis understands; `folder` counts where given.
+        folder: of an OCI layout, unpacked into the cache, which all nodes must see; else None.
+        request: the run.
+        report: folder for the report, which all nodes must see.
+        cache: where to unpack.
+        progress: where progress is shown.
+        say: called with each line of the tests' output.
+
+    Raises:
+        ProgramMissingError: no srun here.
+        LockError, ProofError, StorageError, UsageError: as for `layout`.
+    """
+    request.check()
+    if folder is None:
+        _clear(report)
+        environment = request.environment(image)
+        return _verdict(image, report, _srun(image, request, report, environment, say))
+    name = _known(folder, platform.machine())
+    _clear(report)
+    with unpacked(folder, cache, progress) as root:
+        environment = {**root.environment, **request.environment(name)}
+        return _verdict(name, report, _srun(str(root.folder), request, report, environment, say))
+
+
+def _srun(
+    image: str, request: Request, report: Path, environment: Mapping[str, str], say: Callable[[str], object]
+) -> int:
+    gpus = max(0, request.gpus) // request.nodes  # all of them: leave it to the job
+    words = slurm.command(image, request.nodes, request.ranks, report, request.more, gpus=gpus, environment=environment)
+    return slurm.run(words, report, os.environ, say)
+
+
+def _known(folder: Path, machine: str) -> str:
+    """Tag and digest of a layout's image, which is ours and for this machine."""
+    digest, _, config = oci.read_layout(folder)
+    name = f"{oci.tag_of(folder)}@{digest}"
+    _check_image(name, config.get("architecture", ""), config["config"].get("Labels") or {}, machine)
+    return name
+
+
 def _check_image(name: str, architecture: str, labels: Any, machine: str) -> None:
     """Refuse what cannot start here, and what has no smoke tests."""
     machine = _GO.get(machine, machine)
@@ -135,7 +187,7 @@ def _clear(report: Path) -> None:
         raise UsageError("the report goes into a folder", where=str(report), todo="give --report a folder")
     with storage_errors(report):
         report.mkdir(parents=True, exist_ok=True)
-        for pattern in ("smoke.*", "smoke-*", "ranks-*", "node-*.log"):
+        for pattern in ("smoke.*", "smoke-*", "ranks-*", "node-*"):
             for path in report.glob(pattern):
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
@@ -150,7 +202,7 @@ def _verdict(name: str, report: Path, status: int) -> Verdict:
         raise ProofError(
             f"the smoke tests left no report (exit status {status})",
             where=name,
-            todo="what they said last is above",
+            todo="what they said last is above; under Slurm, all nodes must see the folder of the report",
         ) from e
     return Verdict(
         headline=headline, passed=passed and status == 0, on_gpu=on_gpu, status=status, image=name, folder=report
