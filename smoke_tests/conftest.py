@@ -18,6 +18,7 @@ from smoke.world import NotEnoughGpusError, SilentRankError, World, join
 _WORLD: list[World] = []
 _WATCH: list[Watch] = []
 _FOLDER: list[Path] = []  # of the report, if there is to be one
+_LEFT_OUT: list[str] = []  # node ids that -k, -m or --quick left out
 _SAID_OK = "ok"
 
 
@@ -68,12 +69,15 @@ def pytest_report_header() -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip, with the reason, what this world cannot run; the same on each rank."""
     for item in items:
-        reason = _why_not(item, _WORLD[0], quick=config.getoption("quick"))
+        reason = _why_not(item, _WORLD[0])
+        if not reason and config.getoption("quick") and item.get_closest_marker("slow"):
+            reason = "left out by --quick"
+            _LEFT_OUT.append(item.nodeid)
         if reason:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
-def _why_not(item: pytest.Item, world: World, *, quick: bool) -> str:
+def _why_not(item: pytest.Item, world: World) -> str:
     needed = item.get_closest_marker("ranks")
     if needed and world.size < needed.args[0]:
         return f"needs {needed.args[0]} ranks, this run has {world.size}"
@@ -81,9 +85,12 @@ def _why_not(item: pytest.Item, world: World, *, quick: bool) -> str:
         return "not run on CPU: needs a GPU"
     if item.get_closest_marker("alone") and world.size > 1:
         return "starts its own ranks; run in a world of one"
-    if item.get_closest_marker("slow") and quick:
-        return "left out by --quick"
     return ""
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    """Count what -k and the like leave out: a report of a part must not read as one of the whole."""
+    _LEFT_OUT.extend(item.nodeid for item in items)
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:
@@ -207,7 +214,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     world = _WORLD[0]
     _note("")
     if world.rank == 0:
-        report.write(_FOLDER[0], world, _RESULTS, seconds=time.time() - _STARTED)
+        report.write(_FOLDER[0], world, _RESULTS, seconds=time.time() - _STARTED, left_out=len(_LEFT_OUT))
         ended.forget(_FOLDER[0], world.size)
     if not session.shouldfail:
         # torchrun ends all ranks when the first has failed: none may go before the report is written

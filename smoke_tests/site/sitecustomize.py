@@ -1,4 +1,4 @@
-"""Loaded by every Python below a folder on PYTHONPATH: patches and seeds verl's surroundings the moment verl is first imported.
+"""Loaded by every Python below a folder on PYTHONPATH: patches and seeds what verl uses, the moment verl is imported.
 
 Ray starts its workers itself, so this is the only way into them. Nothing is imported before verl is: Ray's helper
 processes and idle workers stay as light as they are.

@@ -37,6 +37,11 @@ def broken(run: dict[str, Any]) -> bool:
     return not run["ok"] and ("last_lines" in run or not failed(run))
 
 
+def selected(runs: Iterable[dict[str, Any]]) -> bool:
+    """Whether -k, --quick or the like left tests out; a run that broke may not have said so."""
+    return any(run.get("left_out") for run in runs)
+
+
 def said_last(run: dict[str, Any]) -> list[str]:
     """What the ranks of a broken run wrote last, each line with its author; the rank that ended first comes first."""
     lines = [f"{who}: {line}" for who, last in run.get("last_lines", {}).items() for line in last]

@@ -20,6 +20,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _BADGES = {
     "gpu-pass": "passed on GPUs",
     "cpu-pass": "passed on the CPU only; says nothing about GPUs",
+    "part": "a selection of the tests passed on GPUs",
     "mixed": "passed, but not on GPUs throughout",
     "failed": "FAILED",
 }
@@ -59,7 +60,8 @@ def _state(whole: dict[str, Any]) -> str:
         return "failed"
     if whole["gpu_pass"]:
         return "gpu-pass"
-    return "cpu-pass" if {run["device"] for run in whole["runs"]} == {"cpu"} else "mixed"
+    devices = {run["device"] for run in whole["runs"]}
+    return "cpu-pass" if devices == {"cpu"} else "part" if devices == {"cuda"} else "mixed"
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[object]], numbers: Iterable[int] = ()) -> Html:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from smoke.documents import NOT_KNOWN, broken, failed, ran_on, ranks_of, said_last
+from smoke.documents import NOT_KNOWN, broken, failed, ran_on, ranks_of, said_last, selected
 from smoke.junit import junit
 from smoke.markup import first_line, fit
 from smoke.page import page
@@ -133,8 +133,8 @@ def _counted(names: Sequence[str]) -> str:
 # -- one number of ranks
 
 
-def write(folder: Path, world: World, results: Sequence[Result], *, seconds: float) -> None:
-    """Write `ranks-N.json` and `ranks-N.txt` into `folder`."""
+def write(folder: Path, world: World, results: Sequence[Result], *, seconds: float, left_out: int) -> None:
+    """Write `ranks-N.json` and `ranks-N.txt` into `folder`; `left_out` tests were not asked for."""
     counts = {kind: sum(r.outcome == kind for r in results) for kind in ("passed", "failed", "not run")}
     document = {
         "headline": headline(world),
@@ -145,6 +145,7 @@ def write(folder: Path, world: World, results: Sequence[Result], *, seconds: flo
         "ended": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "seconds": round(seconds, 1),
         "counts": counts,
+        "left_out": left_out,
         "versions": versions(),
         "results": [asdict(r) for r in results],
     }
@@ -170,6 +171,8 @@ def text(document: dict[str, Any]) -> str:
 def whole(documents: Sequence[dict[str, Any]], *, image: str) -> dict[str, Any]:
     """One document over the documents of all runs; its headline says what they ran on and whether they passed.
 
+    A pass of only a selection of the tests is told as one, and is no `gpu_pass`.
+
     Args:
         documents: one for each number of ranks: what `write` wrote and `ok`, or what is known of a run that wrote none.
         image: name and digest of the image, such as `cu121-sdpa@sha256:…`; empty where nobody said.
@@ -178,12 +181,13 @@ def whole(documents: Sequence[dict[str, Any]], *, image: str) -> dict[str, Any]:
     verdict = "passed" if documents and all(document["ok"] for document in documents) else "FAILED"
     devices = frozenset(document["device"] for document in documents)
     kind = {frozenset({"cuda"}): "GPU", frozenset({"cpu"}): "CPU"}.get(devices, "incomplete or mixed")
+    part = ", a selection of the tests" if selected(documents) else ""
     ranks = ", ".join(str(document["ranks"]) for document in documents) or "none"
     caution = "" if kind == "GPU" else "; this says nothing about GPUs"
     return {
-        "headline": f"{kind}, ranks {ranks}: {verdict}{caution}",
+        "headline": f"{kind}, ranks {ranks}: {verdict}{part}{caution}",
         "ok": verdict == "passed",
-        "gpu_pass": kind == "GPU" and verdict == "passed",
+        "gpu_pass": kind == "GPU" and verdict == "passed" and not part,
         "image": image,
         "runs": list(documents),
     }

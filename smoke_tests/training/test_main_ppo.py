@@ -1,4 +1,4 @@
-"""End to end: main_ppo trains for three GRPO steps, is killed after two, resumes, and ends with the very same weights."""
+"""End to end: main_ppo trains three GRPO steps, is killed after two, resumes, and ends with the very same weights."""
 
 import os
 import signal

@@ -60,6 +60,12 @@ def test_the_first_words_are_the_headline():
     assert report.summary(everything).splitlines()[0] == said
 
 
+def test_a_selection_of_the_tests_reads_as_one():
+    everything = whole(run(1), run(2, left_out=3))
+    assert everything["headline"] == "CPU, ranks 1, 2: passed, a selection of the tests; this says nothing about GPUs"
+    assert whole(run(1, device="cuda", left_out=3))["headline"] == "GPU, ranks 1: passed, a selection of the tests"
+
+
 def test_the_headline_is_escaped():
     text = page.page({**whole(run()), "headline": "<b>GPU & all</b>"})
     assert "<h1>&lt;b&gt;GPU &amp; all&lt;/b&gt;</h1>" in text
@@ -74,9 +80,10 @@ def test_the_headline_is_escaped():
         ([run(1, device="cuda"), run(2, device="cuda")], "gpu-pass"),
         ([run(1, device="cuda"), run(2, device="cuda", ok=False)], "failed"),
         ([run(1, device="cuda"), dead()], "failed"),
+        ([run(1, device="cuda"), run(2, device="cuda", left_out=1)], "part"),
         ([], "failed"),
     ],
-    ids=["cpu", "mixed", "gpu", "gpu failed", "gpu and dead", "nothing"],
+    ids=["cpu", "mixed", "gpu", "gpu failed", "gpu and dead", "a part on gpu", "nothing"],
 )
 def test_only_a_gpu_pass_looks_and_reads_like_one(runs, state):
     everything = whole(*runs)
