@@ -345,3 +345,26 @@ def test_srun_hands_on_that_a_rank_was_killed(cluster, image, tmp_path):
     assert any(
         "rank 1 on node" in line and "killed by SIGKILL in ends/test_ends.py::test_killed" in line for line in said
     )
+
+
+@pytest.mark.full
+def test_the_verb_starts_them_under_slurm_and_keeps_the_report(cluster, image, tmp_path):
+    words = ["smoke", "cu121", "--launcher", "slurm", "--nodes", "2", "--ranks", "2,4", "--quick", "-k", "padding"]
+    words = [sys.executable, "-m", "verlstack", *words, "--report", str(tmp_path / "report")]
+    done = subprocess.run(words, env=cluster, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr[-5000:]
+    assert "CPU, ranks 2, 4: passed, a selection of the tests" in done.stdout
+    said = json.loads((tmp_path / "report" / "smoke.json").read_text())
+    assert said["image"].startswith("cu121-sdpa@sha256:")
+    assert [[node["ranks"] for node in run["nodes"]] for run in said["runs"]] == [[[0], [1]], [[0, 1], [2, 3]]]
+
+
+def test_without_slurm_the_verb_says_so(tmp_path):
+    nowhere = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
+    words = [sys.executable, "-m", "verlstack", "smoke", "/image", "--launcher", "slurm", "--nodes", "2"]
+    done = subprocess.run(
+        [*words, "--report", str(tmp_path / "report")], env=nowhere, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode not in {0, 1}
+    assert "srun" in done.stderr
+    assert "Traceback" not in done.stderr
