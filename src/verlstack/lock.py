@@ -211,6 +211,7 @@ def _write_bakefile(stack: Stack, lock: Lock, wheels: Mapping[str, Path], shop: 
     """Write the variables of the Dockerfile; only a checkout whose tools are pinned has uv to build with."""
     tools = shop.constraints / "tools.txt"
     if not tools.exists():
+        shop.progress.say(f"no {tools}, so no uv is pinned: the variables of the Dockerfile are not written")
         return
     with storage_errors(tools):
         uv = bakefile.uv_requirement(tools.read_text(encoding="utf-8"))

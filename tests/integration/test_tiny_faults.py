@@ -256,6 +256,12 @@ def test_a_layer_that_is_not_what_its_digest_says_is_not_run(tiny):
     fails(tiny, "prove", code=4, says=["not what its digest says"])
 
 
+def test_lock_where_no_tools_are_pinned_says_what_is_not_written(tiny):
+    assert not (tiny.root / "constraints" / "tools.txt").exists()
+    assert "tools.txt, so no uv is pinned: the variables of the Dockerfile are not written" in tiny.run("lock").stderr
+    assert not (tiny.root / "constraints" / "tiny.bake.json").exists()
+
+
 def test_settings_of_uv_do_not_reach_the_lock(tiny):
     path = tiny.root / "constraints" / "tiny.lock.toml"
     before = path.read_text()
