@@ -23,6 +23,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 _EPILOG = """\
 kinds that need no PATH look at this machine: env, host, devices.
 `all PATH...` (or just PATH...) sorts each path by what it is and adds env and host of this machine.
+Words like data.shuffle=False (+a.b=c, ~a.b) change the configurations that fsdp reads, as Hydra would.
 A path named like a kind is written ./model. explain reads standard input when no file is named.
 exit: 0 pass or warnings, 1 at least one fail, 2 cannot tell"""
 
@@ -44,6 +45,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("verldoctor: interrupted, nothing is known\n")
         return INTERRUPTED
+    except Exception as error:
+        if os.environ.get("VERLDOCTOR_DEBUG") == "1":
+            raise
+        what = safe(f"{type(error).__name__}: {error}", 400)
+        sys.stderr.write(f"verldoctor: a bug of verldoctor itself ({what}); VERLDOCTOR_DEBUG=1 shows where\n")
+        return USAGE
     return _write(text, code)
 
 
@@ -55,7 +62,7 @@ def _parser() -> _Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "words", nargs="*", metavar="KIND|PATH", help=f"all, {', '.join(KINDS)}; then files or directories"
+        "words", nargs="*", metavar="KIND|PATH", help=f"all, {', '.join(KINDS)}; then files, directories, a.b=c"
     )
     parser.add_argument("--json", action="store_true", help="findings as a JSON list")
     parser.add_argument(

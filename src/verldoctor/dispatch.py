@@ -7,6 +7,8 @@ import os
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from verldoctor import launch, overrides
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -17,8 +19,9 @@ _DIR_ENTRIES = 10_000
 _SUFFIXES = {
     ".yaml": "fsdp", ".yml": "fsdp", ".parquet": "data", ".jsonl": "data", ".ndjson": "data",
     ".log": "explain", ".out": "explain", ".err": "explain",
-    ".py": "env", ".sh": "env", ".in": "env", ".toml": "env", ".dockerfile": "env",
+    ".py": "env", ".in": "env", ".toml": "env", ".dockerfile": "env",
 }  # fmt: skip
+_SCRIPTS = {".sh", ".bash", ".slurm", ".sbatch"}
 _HOST_KEYS = {
     "shm_bytes", "nofile", "nproc", "memlock_bytes", "uid", "passwd_entry", "cgroup_cpus", "os_cpus", "hostname",
     "host_addresses", "interfaces", "driver_version", "smi", "ib_devices", "efa_devices", "container",
@@ -38,6 +41,8 @@ _KEYS = (
 
 def kind_of(path: Path) -> tuple[str, str]:
     """The kind of `path` and "", or "" and why it fits none."""
+    if overrides.instead_of(path):
+        return "fsdp", ""
     try:
         return _of_directory(path) if path.is_dir() else _of_file(path)
     except (OSError, ValueError) as error:
@@ -69,6 +74,10 @@ def _names(path: Path) -> Iterator[str]:
 
 def _of_file(path: Path) -> tuple[str, str]:
     name, suffix = path.name.lower(), path.suffix.lower()
+    if suffix in _SCRIPTS:
+        with path.open("rb") as stream:
+            starts = launch.starts_verl(stream.read(_HEAD_BYTES).decode("utf-8", "replace"))
+        return "fsdp" if starts else "env", ""
     if suffix in _SUFFIXES or name.endswith("dockerfile"):
         return _SUFFIXES.get(suffix, "env"), ""
     if suffix in {".pt", ".distcp"}:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from verldoctor import overrides
 from verldoctor.bounded import Unreadable
-from verldoctor.fsdp_load import Config, is_override, load, overrides
+from verldoctor.fsdp_load import Config, load, overridden
 from verldoctor.saying import say
 from verldoctor.text import safe
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from verldoctor.context import Context
     from verldoctor.finding import Finding
 
-_SUFFIXES = {".yaml", ".yml", ".sh", ".json"}
+_SUFFIXES = {".yaml", ".yml", ".sh", ".json", ".sbatch", ".slurm"}
 _FILES = 200  # of one folder; a configuration folder has a dozen
 _ARGUMENTS = "arguments"
 
@@ -30,19 +31,12 @@ def check(paths: Sequence[Path], context: Context) -> list[Finding]:
             judged over verl's own configuration where none is.
         context: the pins that say what the stack cannot do, and the environment.
     """
-    words = [str(path) for path in paths if _is_argument(path)]
-    changes = overrides(_ARGUMENTS, words)
-    files = [path for path in paths if not _is_argument(path)]
+    words = [str(path) for path in paths if overrides.instead_of(path)]
+    changes = overridden(_ARGUMENTS, words)
+    files = [path for path in paths if not overrides.instead_of(path)]
     if words and not files:
         return _judge(changes, context)
     return [finding for path in files for finding in _judge_path(path, changes, context)]
-
-
-def _is_argument(path: Path) -> bool:
-    try:
-        return is_override(str(path)) and not path.exists()
-    except (OSError, ValueError):
-        return False
 
 
 def _judge_path(path: Path, changes: Config, context: Context) -> Iterator[Finding]:
@@ -55,11 +49,12 @@ def _judge_path(path: Path, changes: Config, context: Context) -> Iterator[Findi
         return
     for file in files:
         try:
-            config = _changed(load(file), changes)
+            configs = [_changed(config, changes) for config in load(file)]
         except Unreadable as error:
             yield say("fsdp", "FSDP-UNREADABLE", file.name, measured=error)
             continue
-        yield from _judge(config, context, quiet=folder)
+        for config in configs:
+            yield from _judge(config, context, quiet=folder)
 
 
 def _changed(config: Config, changes: Config) -> Config:

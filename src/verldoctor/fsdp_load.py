@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from verldoctor import launch, overrides
 from verldoctor.bounded import Unreadable, read_text
 from verldoctor.text import safe
 
@@ -18,13 +18,7 @@ LIMIT = 262_144  # bytes; verl's own ppo_trainer.yaml has 6 kB. PyYAML's parser 
 _DEPTH = 40  # verl nests five deep
 _OPEN = 500  # levels open at once; a text in quotes may hold a few lone brackets
 _NODES = 20_000  # visited, aliases again each time: stops "a billion laughs"
-_OVERRIDE = re.compile(r"(?P<op>\+{0,2}|~)(?P<key>[A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*)(?:=(?P<value>.*))?", re.DOTALL)
 _SCRIPTS = {".sh", ".bash", ".slurm", ".sbatch", ".txt", ".args", ""}
-_ENTRY = re.compile(r"verl\.trainer\.(main_ppo|fsdp_sft_trainer|main_generation|main_eval)\b")
-_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_VALUE = 500  # characters of a script's variable: a path; more could double at every line
-_OWN_CONFIG = re.compile(r"--config-(?:name|path|dir)\b")
 
 
 @dataclass(frozen=True)
@@ -52,6 +46,7 @@ class Config:
         text: the raw text, to look for names in.
         entry: the verl module that a launch script starts, or "".
         whole: nothing but overrides was given, so verl's own YAML is below them and every default is certain.
+        world: processes that the launch script's torchrun starts; None where that is not told.
         repeated: keys that occur twice in one mapping, with their place.
     """
 
@@ -60,6 +55,7 @@ class Config:
     text: str = ""
     entry: str = ""
     whole: bool = False
+    world: int | None = None
     repeated: list[str] = field(default_factory=list)
 
     def under(self, prefix: str) -> dict[str, Setting]:
@@ -68,48 +64,51 @@ class Config:
         return {key[len(cut) :]: setting for key, setting in self.settings.items() if key.startswith(cut)}
 
 
-def load(path: Path) -> Config:
-    """What the file `path` says; YAML and JSON by structure, everything else as a script with overrides.
+def load(path: Path) -> list[Config]:
+    """What the file `path` says: one configuration, or one for each command of a launch script that starts verl.
 
     Raises:
         Unreadable: missing, too large, binary, or not parseable.
     """
     text, name = read_text(path, LIMIT), safe(path.name)
     if path.suffix.lower() in _SCRIPTS:
-        return _script(name, text)
+        return [_command(name, text, command) for command in launch.commands(text)]
     tree, repeated = _Yaml(name).read(text)
     if isinstance(tree, list) and all(isinstance(item, str) for item in tree):
-        return overrides(name, tree)  # .hydra/overrides.yaml is a list of strings
+        return [overridden(name, tree, text)]  # .hydra/overrides.yaml is a list of strings
     if not isinstance(tree, dict):
         raise Unreadable("no mapping of names to values")
     settings = {key: setting for key, setting in tree.items() if isinstance(setting, Setting)}
-    return Config(name=name, settings=settings, text=text, repeated=repeated)
+    return [Config(name=name, settings=settings, text=text, repeated=repeated)]
 
 
-def is_override(text: str) -> bool:
-    """Whether a command line argument is an override like `+data.seed=1`, not a path."""
-    match = _OVERRIDE.fullmatch(text)
-    return bool(match and match["value"] is not None and ("." in match["key"] or match["op"]))
+def overridden(name: str, words: list[str], text: str = "") -> Config:
+    """A configuration made of Hydra overrides alone, which stand in the file `text` or on the command line."""
+    return _command(name, text or " ".join(words), launch.Command("", words))
 
 
-def overrides(name: str, words: list[str], *, text: str = "", entry: str = "", whole: bool = True) -> Config:
-    """A configuration made of Hydra overrides alone."""
+def _command(name: str, text: str, command: launch.Command) -> Config:
+    """What the overrides of one command in the script `text` set; the last one wins."""
     settings: dict[str, Setting] = {}
-    for word in words:
-        match = _OVERRIDE.fullmatch(word)
-        if match is None or not (is_override(word) or match["op"] == "~"):
-            continue
-        key = match["key"]
-        value = override_value(match["value"] or "")
-        settings.update(_leaves(key, value, name, match["op"]))
-    return Config(name=name, settings=settings, text=text or "\n".join(words), entry=entry, whole=whole)
+    for word in command.words:
+        if override := overrides.read(word):
+            where = f"{name}{_line_of(word, override.key, text)} {safe(override.key, 100)}"
+            settings.update(_leaves(override.key, override_value(override.value), where, override.op))
+    return Config(name, settings, text, command.entry, whole=not command.own, world=command.world)
 
 
-def _leaves(key: str, value: Any, name: str, op: str) -> dict[str, Setting]:
+def _line_of(word: str, key: str, text: str) -> str:
+    """`:LINE` of the place in a text of several lines that says `word`, or at least sets `key`."""
+    places = [text.find(part) for part in (word, f"{key}=")] if "\n" in text else []
+    place = next((place for place in places if place >= 0), -1)
+    return f":{text.count(chr(10), 0, place) + 1}" if place >= 0 else ""
+
+
+def _leaves(key: str, value: Any, where: str, op: str) -> dict[str, Setting]:
     """The settings of one override; `a={b: 1}` sets a.b."""
     if not isinstance(value, dict) or not value:
-        return {key: Setting(value, f"{name} {safe(key, 100)}", op)}
-    inner = [_leaves(f"{key}.{rest}", each, name, op) for rest, each in value.items()]
+        return {key: Setting(value, where, op)}
+    inner = [_leaves(f"{key}.{rest}", each, where, op) for rest, each in value.items()]
     return {each: setting for leaves in inner for each, setting in leaves.items()}
 
 
@@ -120,34 +119,6 @@ def override_value(text: str) -> Any:
     except Unreadable:
         return text
     return tree
-
-
-def _script(name: str, text: str) -> Config:
-    """Overrides in a launch script or in a file with one a line."""
-    joined = re.sub(r"\\\r?\n", " ", text)
-    words = _expanded([_words(line) for line in joined.splitlines()])
-    entry = _ENTRY.search(text)
-    return overrides(name, words, text=text, entry=entry[1] if entry else "", whole=_OWN_CONFIG.search(text) is None)
-
-
-def _expanded(lines: list[list[str]]) -> list[str]:
-    """The words of a script with its own plain variables put in; `$1`, `$HOME` and the like stay as they stand."""
-    variables: dict[str, str] = {}
-    words: list[str] = []
-    for line in lines:
-        known = [_VARIABLE.sub(lambda match: variables.get(match[1], match[0]), word) for word in line]
-        assigned = [match for match in map(_ASSIGNMENT.fullmatch, known) if match]
-        if len(assigned) == len([word for word in known if word != "export"]):
-            variables.update((match[1], match[2]) for match in assigned if len(match[2]) <= _VALUE)
-        words += known
-    return words
-
-
-def _words(line: str) -> list[str]:
-    try:
-        return shlex.split(line, comments=True)
-    except ValueError:  # a quote that does not close on this line
-        return line.split()
 
 
 class _Yaml:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from verldoctor import fsdp_sections
+from verldoctor import batches, fsdp_sections
+from verldoctor.versions import applies
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +35,7 @@ _SECTIONS = {
 
 def judge(training: Training) -> Iterator[Finding]:
     """What of `training` verl refuses, ignores, or computes wrongly, whatever the pins of torch and transformers."""
-    for rule in (_names, _strategy, _world, _batch, _kl, _resume):
+    for rule in (_names, _strategy, _world, _batch, _mini_batches, _kl, _resume):
         yield from rule(training)
     for section in _used(training):
         yield from _micro_batch(training, section)
@@ -88,6 +89,28 @@ def _batch(training: Training) -> Iterator[Finding]:
     if world and size and training.certain(key) and size * count % world:
         right = -(-size // world) * world
         yield from training.say("FSDP-BATCH", key, right=right, total=size * count, world=world)
+
+
+def _mini_batches(training: Training) -> Iterator[Finding]:
+    """What the check `devices` says of mini and micro batches, where the configuration tells the number of GPUs."""
+    world, n = _world_size(training), training.number(f"{_ROLLOUT}.n") or 1
+    if not world or not applies("FSDP-BATCH", training.stack):
+        return
+    train = training.number("data.train_batch_size") if training.certain("data.train_batch_size") else None
+    for name, place, repeat in (("actor", _ACTOR, n), ("critic", "critic", 1)):
+        key = f"{place}.ppo_mini_batch_size"
+        role = batches.Role(
+            name=name,
+            mini=training.number(key),
+            micro=training.number(f"{place}.ppo_micro_batch_size_per_gpu"),
+            micro_total=training.number(f"{place}.ppo_micro_batch_size"),
+            sp=training.number(f"{place}.ulysses_sequence_parallel_size") or 1,
+            repeat=repeat,
+            dynamic=training.on(f"{place}.use_dynamic_bsz"),
+        )
+        trains = name == "actor" or training.get("algorithm.adv_estimator") == "gae"
+        if trains and training.certain(key) and role.mini and not (role.micro and role.micro_total):
+            yield from batches.judge(role, train, world, training.where(key))
 
 
 def _used(training: Training) -> Iterator[str]:

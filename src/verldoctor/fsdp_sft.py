@@ -21,7 +21,7 @@ _TRUNCATIONS = ("error", "left", "right")  # verl/utils/dataset/sft_dataset.py
 
 def judge(training: Training) -> Iterator[Finding]:
     """What of an SFT configuration verl or the stack cannot do. LoRA is fine: verl wraps each LoRA layer by itself."""
-    for rule in (_keys, _data, _parallel, _offload, _lora):
+    for rule in (_keys, _data, _batch, _parallel, _offload, _lora):
         yield from rule(training)
     yield from fsdp_sections.wrapping(training, f"{_FSDP}.wrap_policy", "model.partial_pretrain")
 
@@ -39,6 +39,17 @@ def _data(training: Training) -> Iterator[Finding]:
         yield from training.say("FSDP-SFT-TEMPLATE", "data.chat_template", right="null")
     if training.get("data.truncation") not in _TRUNCATIONS:
         yield from training.say("FSDP-SFT-TRUNCATION", "data.truncation", right=", ".join(_TRUNCATIONS))
+
+
+def _batch(training: Training) -> Iterator[Finding]:
+    """A batch must split over the ranks that torchrun starts (where that is not told: over one) into micro batches."""
+    key, parallel = "data.train_batch_size", training.number("ulysses_sequence_parallel_size") or 1
+    size, micro = training.number(key), training.number("data.micro_batch_size_per_gpu")
+    ranks = max((training.config.world or 1) // max(parallel, 1), 1)
+    sure = training.certain(key) and training.certain("data.micro_batch_size_per_gpu")
+    if sure and size and micro and micro > 0 and size % (ranks * micro):
+        right = -(-size // (ranks * micro)) * ranks * micro
+        yield from training.say("FSDP-SFT-BATCH", key, right=right, ranks=ranks, micro=micro)
 
 
 def _parallel(training: Training) -> Iterator[Finding]:

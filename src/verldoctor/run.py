@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from verldoctor import overrides
 from verldoctor.dispatch import kind_of
 from verldoctor.finding import Finding, found
 from verldoctor.text import safe
@@ -97,6 +98,8 @@ def _guarded(kind: str, work: Callable[[], list[Finding]]) -> list[Finding]:
 
 def _refusal(path: Path, kind: str) -> str:
     """Why `path` is kept from a check, or "". A pipe or a device could block or never end; explain may read a pipe."""
+    if kind in ("fsdp", "all") and overrides.instead_of(path):
+        return ""
     if path == _STDIN:
         return "" if kind == "explain" else "only explain reads standard input"
     try:

@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from verldoctor.bounded import Unreadable
+from verldoctor.cli import main
 from verldoctor.context import Context
 from verldoctor.fsdp import check
-from verldoctor.fsdp_load import is_override, load, override_value
+from verldoctor.fsdp_load import load, override_value
+from verldoctor.overrides import certain
 
 if TYPE_CHECKING:
     from verldoctor.finding import Finding
@@ -29,7 +31,8 @@ python3 -m verl.trainer.main_ppo \\
     actor_rollout_ref.model.path=$MODEL actor_rollout_ref.rollout.name=${ROLLOUT} \\
     actor_rollout_ref.rollout.n=1 actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1 \\
     actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1 actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=1 \\
-    data.shuffle=False data.train_batch_size=4 data.train_files=$HOME/data/train.parquet \\
+    data.shuffle=False data.train_batch_size=4 actor_rollout_ref.actor.ppo_mini_batch_size=4 \\
+    data.train_files=$HOME/data/train.parquet \\
     trainer.logger=['console'] +trainer.val_before_train=False trainer.n_gpus_per_node=2 trainer.save_freq=1 $@
 """
 
@@ -84,6 +87,127 @@ def test_arguments_change_files_and_stand_alone(tmp_path: Path) -> None:
     assert "FSDP-ADV-ESTIMATOR" in codes(judged("algorithm.adv_estimator=rloo"))
 
 
+def test_arguments_of_the_command_itself_change_what_fsdp_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("algorithm: {adv_estimator: gae}\nactor_rollout_ref: {model: {path: llama}, rollout: {name: hf}}")
+    for kind in ("fsdp", "all"):
+        assert main([kind, str(file)]) == 1
+        assert "FSDP-CRITIC" in capsys.readouterr().out
+        main([kind, str(file), "algorithm.adv_estimator=grpo", "~trainer.save_freq", "+trainer.val_before_train=False"])
+        assert "fsdp" not in capsys.readouterr().out.lower().replace("verldoctor", "")
+    assert main(["fsdp", str(file), "algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=2"]) == 1
+    said = capsys.readouterr().out
+    assert "FSDP-ROLLOUT-N  arguments actor_rollout_ref.rollout.n\n" in said
+    assert main(["fsdp", str(tmp_path / "none.yaml")]) == 2
+
+
+SFT = """#!/bin/bash
+set -euo pipefail
+nproc_per_node=${1:-4}
+torchrun --standalone --nnodes=1 --nproc_per_node=$nproc_per_node \\
+    -m verl.trainer.fsdp_sft_trainer \\
+    data.prompt_key=extra_info data.response_key=extra_info \\
+    +data.prompt_dict_keys=['question'] +data.response_dict_keys=['answer'] \\
+    data.train_batch_size=64 \\
+    model.partial_pretrain=Qwen/Qwen2.5-0.5B-Instruct \\
+    ulysses_sequence_parallel_size=1 \\
+    use_remove_padding=false $@ 2>&1 | tee sft.log
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, set()),
+        ({"parallel_size=1": "parallel_size=2"}, {"FSDP-ULYSSES", "FSDP-ULYSSES-PADDING"}),
+        ({"batch_size=64": "batch_size=72"}, {"FSDP-SFT-BATCH"}),
+        ({"batch_size=64": "batch_size=72", "1:-4": "1:-6"}, set()),
+        ({"batch_size=64": "batch_size=72", "1:-4": "1"}, set()),  # not told over how many ranks
+        ({"batch_size=64": "batch_size=66", "1:-4": "1"}, {"FSDP-SFT-BATCH"}),  # micro batch 4 divides it over no ranks
+        ({"use_remove_padding=false": "use_rm_padding=true"}, {"FSDP-HYDRA-PLUS"}),
+        ({"+data.prompt_dict_keys=['question'] ": ""}, {"FSDP-SFT-KEYS"}),
+    ],
+)
+def test_a_torchrun_script_is_read_with_its_ranks(tmp_path: Path, changes: dict[str, str], found: set[str]) -> None:
+    assert codes(judged(script(tmp_path, SFT, **changes))) == found
+
+
+WAYS = {  # every one sets rollout.n to 2 over RAN's words
+    "a variable that other lines are in": ("$@", "$EXTRA", 'EXTRA="actor_rollout_ref.rollout.n=2 trainer.nnodes=1"'),
+    "braces": ("n=1 ", "n=${N} ", "export N=2"),
+    "a default": ("n=1 ", "n=${N:-2} ", ""),
+    "an array": ("$@", '"${ARGS[@]}"', "ARGS=(\n  trainer.nnodes=1 # it's one\n  actor_rollout_ref.rollout.n=2\n)"),
+    "an array that grows": ("$@", "${ARGS[*]}", "ARGS=()\nARGS+=(actor_rollout_ref.rollout.n=2)"),
+    "quotes over lines": ("$@", "$EXTRA", 'EXTRA="\n  trainer.nnodes=1\n  actor_rollout_ref.rollout.n=2\n"'),
+    "a file for its module": ("-m verl.trainer.main_ppo", "verl/trainer/main_ppo.py", "N=2\nset -- ; :"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_words_are_found_however_a_shell_would(tmp_path: Path, way: str) -> None:
+    old, new, before = WAYS[way]
+    text = before + "\n" + RAN.replace(old, new)
+    text = text.replace("rollout.n=1 ", "rollout.n=2 ") if way == "a file for its module" else text
+    assert codes(judged(script(tmp_path, text))) == {"FSDP-ROLLOUT-N"}
+
+
+def test_a_command_in_quotes_is_read_and_a_comment_is_not(tmp_path: Path) -> None:
+    inner = RAN.replace("n=1 ", "n=2 ").split("python3", 1)[1].replace("\\\n", " ").replace("'", "").strip()
+    quoted = f"MODEL=tiny-llama\nROLLOUT=hf\nsrun --nodes=2 bash -c 'set -x; python3 {inner}' 2>&1 | tee log\n"
+    assert codes(judged(script(tmp_path, quoted))) == {"FSDP-ROLLOUT-N"}
+    comment = "# don't: python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.n=2\n" + RAN
+    assert judged(script(tmp_path, comment)) == []
+
+
+def test_each_command_of_a_script_is_judged_by_its_own_words(tmp_path: Path) -> None:
+    two = SFT.replace("$@", "$@ &&") + RAN.replace("n=1 ", "n=2 ")
+    found = judged(script(tmp_path, two))
+    assert codes(found) == {"FSDP-ROLLOUT-N"}
+    line = 1 + two[: two.index("rollout.n=2")].count("\n")
+    assert found[0].subject == f"run.sh:{line} actor_rollout_ref.rollout.n"
+
+
+def test_words_behind_a_pipe_and_variables_nobody_sets_are_no_overrides(tmp_path: Path) -> None:
+    assert judged(script(tmp_path, RAN.replace("$@", "| tee actor_rollout_ref.rollout.n=2"))) == []
+    bare = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.rollout.name=hf "
+    assert "FSDP-MICRO-BATCH" in codes(judged(script(tmp_path, bare + "$@")))
+    assert judged(script(tmp_path, bare + "$EXTRA")) == []  # it may hold the micro batch sizes
+
+
+def test_mini_batches_of_a_configuration_are_held_to_its_gpus(tmp_path: Path) -> None:
+    text = RAN.replace("ppo_mini_batch_size=4", "ppo_mini_batch_size=3")
+    assert codes(judged(script(tmp_path, text))) == {"DEVICES-MINI"}
+    text = RAN.replace("gpu=1 a", "gpu=3 a", 2)
+    assert codes(judged(script(tmp_path, text))) == {"DEVICES-MICRO"}
+
+
+def test_nothing_of_a_script_is_run(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    judged(script(tmp_path, RAN.replace("tiny-llama", f"$(touch {mark})`touch {mark}`") + f"\ntouch {mark}"))
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"' * 3000,
+        "'\n" * 3001,
+        "A=x\n" + 'A="$A $A"\n' * 2000 + "echo $A\n" * 100,
+        "B=(" * 2000,
+        "B=()\n" + 'B+=("${B[@]}" x)\n' * 3000,
+        "${" * 20_000,
+        "\\\n" * 50_000,
+        'bash -c "' + "bash -c '" * 100 + "verl.trainer.main_eval",
+    ],
+    ids=["quotes", "lines of quotes", "doubling", "open arrays", "growing arrays", "braces", "joined lines", "nested"],
+)
+def test_scripts_that_would_never_end_do_end(tmp_path: Path, text: str) -> None:
+    file = script(tmp_path, text)
+    assert codes(judged(file)) <= CODES
+
+
 def test_an_override_may_be_a_mapping(tmp_path: Path) -> None:
     good = "+actor_rollout_ref.actor.fsdp_config.mixed_precision={param_dtype: bf16, reduce_dtype: fp32}"
     file = script(tmp_path, **{"$@": f"'{good}'"})
@@ -122,7 +246,7 @@ def test_override_values_are_read_as_hydra_reads_them(word: str, value: object) 
 
 
 def test_paths_are_not_overrides() -> None:
-    assert [w for w in ("a.b=1", "+x=1", "++x.y=", "run.yaml", "a=b", "/tmp/a.b=c/d", "x y=1") if is_override(w)] == [
+    assert [w for w in ("a.b=1", "+x=1", "++x.y=", "run.yaml", "a=b", "/tmp/a.b=c/d", "x y=1") if certain(w)] == [
         "a.b=1", "+x=1", "++x.y=",
     ]  # fmt: skip
 
@@ -200,13 +324,13 @@ def test_python_objects_are_never_made(tmp_path: Path) -> None:
 def test_tags_and_dates_stay_text(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     file.write_text("a: !env HOME\nb: 2024-01-31\nc: !!python/name:os.system x\n")
-    assert [setting.value for setting in load(file).settings.values()] == ["HOME", "2024-01-31", "x"]
+    assert [setting.value for setting in load(file)[0].settings.values()] == ["HOME", "2024-01-31", "x"]
 
 
 def test_a_key_twice_is_noticed(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     file.write_text("data: {seed: 1, seed: 2}\n")
-    assert load(file).repeated == ["x.yaml:1 data.seed"]
+    assert load(file)[0].repeated == ["x.yaml:1 data.seed"]
 
 
 WORDS = st.sampled_from(

@@ -172,6 +172,14 @@ PAIRS = {
     "FSDP-SFT-KEYS": [(SFT, CU121, {"data.prompt_dict_keys": None}, {})],
     "FSDP-SFT-TEMPLATE": [(SFT, CU121, {"data.chat_template": "x"}, {"data.chat_template": None})],
     "FSDP-SFT-TRUNCATION": [(SFT, CU121, {"data.truncation": "middle"}, {"data.truncation": "left"})],
+    "FSDP-SFT-BATCH": [
+        (
+            SFT,
+            CU121,
+            {"data.train_batch_size": 6, "data.micro_batch_size_per_gpu": 4},
+            {"data.train_batch_size": 8, "data.micro_batch_size_per_gpu": 4},
+        )
+    ],
     "FSDP-SFT-OFFLOAD": [
         (
             SFT,
