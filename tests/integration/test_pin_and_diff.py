@@ -83,6 +83,22 @@ def test_words_for_people(newer):
     assert 'why = "1.1 forgets beta"' in (newer.root / "constraints" / "stacks.toml").read_text()
 
 
+def test_pins_that_are_known_to_break_are_pinned_and_told(newer):
+    """Ray 2.10 and click 8.4.0 resolve; `check` knows that they do not import together."""
+    for name, version in (("ray", "2.10.0"), ("click", "8.4.0")):
+        wheel = Wheel(name=name, version=version, files={f"{name}/__init__.py": b""})
+        serve(newer.index, {name: {wheel.filename: wheel.to_bytes()}})
+    done = newer.run("pin", "ray==2.10.0", "--why", "test")
+    assert "nothing breaks" in done.stdout
+    done = newer.run("pin", "click==8.4.0", "--why", "test", "--json", check=False)
+    assert done.returncode == 1, done.stderr
+    found = json.loads(done.stdout)
+    assert [(x["code"], x["subject"]) for x in found["check"]["findings"] if x["severity"] == "fail"] == [
+        ("RELEASE-PAIR", "click 8.4.0")
+    ]
+    assert 'click = { bound = "==8.4.0"' in (newer.root / "constraints" / "stacks.toml").read_text()
+
+
 @pytest.mark.parametrize(
     ("word", "code", "told"),
     [

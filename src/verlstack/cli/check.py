@@ -40,11 +40,12 @@ def _check(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(canonical.dumps({"exit": report.exit_code, "report": report}).decode())
     else:
-        _print(report)
+        show(report)
     return report.exit_code
 
 
-def _print(report: Report) -> None:
+def show(report: Report) -> None:
+    """Print the findings, and the verdict last."""
     for one in report.findings:
         _print_finding(one)
     counts = {word: sum(one.severity == word for one in report.findings) for word in ("fail", "unknown", "warn")}

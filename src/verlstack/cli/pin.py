@@ -1,4 +1,4 @@
-"""The verb that changes pins, and says what that changes and costs."""
+"""The verb that changes pins, and says what that changes, costs, and breaks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verlstack import canonical
+from verlstack.cli import check as checked
 from verlstack.cli.common import dist, workshop
 from verlstack.cli.diff import lines
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser], common: argparse.ArgumentParser) -> None:
     """Add the verb to the parser."""
     verb = verbs.add_parser(
-        "pin", parents=[common], help="change pins, lock again, and say what changes and what a host must pull"
+        "pin", parents=[common], help="change pins, lock again, check, and say what changes and what a host must pull"
     )
     verb.add_argument("stack", help="a [stack.NAME] of stacks.toml")
     verb.add_argument("pins", nargs="+", metavar="NAME==VERSION", help="what to pin")
@@ -28,15 +29,20 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser], common:
 
 
 def _pin(arguments: argparse.Namespace) -> int:
+    """0: pinned; 1: pinned, and known to break."""
     from verlstack import pin  # noqa: PLC0415
+    from verlstack.check import run  # noqa: PLC0415
 
     with workshop(arguments) as (stack, shop):
-        report = pin.pin(stack, arguments.pins, arguments.why, shop, dist(arguments, shop) / stack.name)
+        images = dist(arguments, shop)
+        report = pin.pin(stack, arguments.pins, arguments.why, shop, images / stack.name)
+        check = run.check(stack.name, stack, shop, images)
     if arguments.json:
-        print(canonical.dumps({"pull_bytes": report.pull.known, "report": report}).decode())
+        print(canonical.dumps({"pull_bytes": report.pull.known, "report": report, "check": check}).decode())
     else:
         _print(report)
-    return 0
+        checked.show(check)
+    return 1 if check.exit_code == 1 else 0
 
 
 def _print(report: Report) -> None:
