@@ -3,9 +3,10 @@
 Layout below the root (VERLSTACK_CACHE, else XDG_CACHE_HOME/verlstack, else ~/.cache/verlstack):
 `files/SHA256/NAME` downloads · `built/KEY/` wheels built from source · `tools/KEY/` what they were built with ·
 `layers/KEY.{blob,json}` finished layers · `compiled/KEY/SHA256.json` what compiled wheels were made with ·
-`symbols/` what libraries define that those link to ·
-`bases/KEY/` base images · `answers/` of the resolver · `needs/` what a wheel's objects need of the C library ·
-`baselibs/` what a base's C library has · `probes/` import probes by lock · `tool-wheels/` of bundles · `parts/` downloads to resume · `verlstack-tmp/` what is being written, and images that run unpacked · `locks/`.
+`symbols/` what libraries define that those link to · `bases/KEY/` base images · `answers/` of the resolver ·
+`needs/` what a wheel's objects need of the C library · `baselibs/` what a base's C library has ·
+`probes/` import probes by lock · `tool-wheels/` of bundles · `parts/` downloads to resume ·
+`verlstack-tmp/` what is being written, and images that run unpacked · `locks/`.
 """
 
 from __future__ import annotations
