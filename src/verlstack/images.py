@@ -11,44 +11,16 @@ from typing import TYPE_CHECKING, Any
 from verlstack import canonical, oci, told
 from verlstack.base import reference, registry
 from verlstack.cache import atomic, sha256_file, storage_errors
-from verlstack.errors import BaseImageError, LockError, UsageError
+from verlstack.errors import BaseImageError, FetchError, LockError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from verlstack.progress import Progress
 
-_NO_DIGEST = f"sha256:{'0' * 64}"
 _NAME = "verlstack: "  # before a layer's name in our history
 _STREAMS = 4  # layers at once, as for bases
 FORMS = "a stack, a folder with a layout, sha256:… of one in dist, or HOST/REPOSITORY:TAG or @sha256:… in a registry"
-
-
-class _Client(registry.Client):
-    """A client that also finds what a tag names at present."""
-
-    def resolve(self, tag: str) -> str:
-        """The digest of what a tag names now.
-
-        Raises:
-            FetchError: not there, refused, unreachable.
-        """
-        url = f"{self.reference.api}/manifests/{tag}"
-        accept = {"Accept": ", ".join(registry.MANIFEST_TYPES)}
-        return oci.digest(self._retried(url, lambda: self._small(url, accept)))
-
-    def raw(self, kind: str, digest: str) -> bytes:
-        """The very bytes of a document, one of `manifests` or `blobs`, verified.
-
-        Raises:
-            FetchError: not there, refused, unreachable.
-            HashMismatchError: the registry sent something else.
-        """
-        url = f"{self.reference.api}/{kind}/{digest}"
-        accept = {"Accept": ", ".join(registry.MANIFEST_TYPES)} if kind == "manifests" else {}
-        data = self._retried(url, lambda: self._small(url, accept))
-        self._document(data, digest, url)
-        return data
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,10 +78,9 @@ def remote(text: str, folder: Path, env: Mapping[str, str]) -> Remote:
         LockError: its documents describe what no image has.
     """
     ref = _reference(text)
-    home = env.get("DOCKER_CONFIG") or f"{env.get('HOME', '')}/.docker"
-    client = _Client(ref, stored=reference.credentials(ref.host, Path(home) / "config.json"))
-    if ref.digest == _NO_DIGEST:
-        client.reference = dataclasses.replace(ref, digest=client.resolve(ref.tag or ""))
+    client = registry.connect(ref, env)
+    if ref.digest == reference.NO_DIGEST:
+        client.reference = dataclasses.replace(ref, digest=named(client))
     digest, manifest = _of_our_platform(client)
     described = manifest.get("config")
     if not isinstance(described, dict) or not oci.DIGEST.fullmatch(str(described.get("digest"))):
@@ -124,7 +95,20 @@ def _reference(text: str) -> reference.Reference:
         return reference.parse(text)
     if not re.search(r":[^/]+$", text):
         raise UsageError(f"there is no image or lock {text!r}", todo=f"write {FORMS}")
-    return reference.parse(f"{text}@{_NO_DIGEST}")
+    return reference.parse(f"{text}@{reference.NO_DIGEST}")
+
+
+def named(client: registry.Client) -> str:
+    """The digest of what the client's tag names now.
+
+    Raises:
+        FetchError: nothing; or refused, unreachable.
+    """
+    if digest := client.resolve(client.reference.tag or ""):
+        return digest
+    ref = client.reference
+    what = f"the registry has no such image (404): {ref.host}/{ref.repository}:{ref.tag}"
+    raise FetchError(what, where=ref.api, todo="check name and tag")
 
 
 def _of_our_platform(client: registry.Client) -> tuple[str, dict[str, Any]]:
@@ -141,7 +125,7 @@ def _of_our_platform(client: registry.Client) -> tuple[str, dict[str, Any]]:
     raise BaseImageError("no image for linux/amd64", where=client.name, todo="name another image")
 
 
-def _write(folder: Path, client: _Client, digest: str, config: str) -> None:
+def _write(folder: Path, client: registry.Client, digest: str, config: str) -> None:
     """Keep the very bytes, for their digests; `Client` has verified them already."""
     blobs = folder / "blobs" / "sha256"
     with storage_errors(folder):

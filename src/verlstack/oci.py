@@ -296,11 +296,12 @@ def _object(path: Path) -> dict[str, Any]:
 def _check_manifest(manifest: dict[str, Any], folder: Path) -> None:
     """Refuse descriptors that would lead out of the layout, or that nobody can work with."""
     layers = manifest.get("layers")
-    if not isinstance(layers, list) or not all(map(_is_descriptor, (manifest["config"], *layers))):
+    if not isinstance(layers, list) or not all(map(is_descriptor, (manifest["config"], *layers))):
         raise _damaged("the manifest describes blobs that no image has", folder)
 
 
-def _is_descriptor(one: object) -> bool:
+def is_descriptor(one: object) -> bool:
+    """Whether a part of a document describes a blob: digest, size and media type, each of its form."""
     if not isinstance(one, dict):
         return False
     size = one.get("size")

@@ -75,7 +75,7 @@ def get(
         raise _no_answer(e, subject, url) from None  # never shown raw: their texts hold addresses
     if answer.status_code in _BUSY:
         answer.close()
-        raise AgainError(refused(answer, subject, url), wait=_retry_after(answer.headers.get("Retry-After", "")))
+        raise AgainError(refused(answer, subject, url), wait=retry_after(answer.headers.get("Retry-After", "")))
     return answer
 
 
@@ -121,7 +121,7 @@ def reason(e: BaseException | None) -> str:
     return kind
 
 
-def _retry_after(text: str) -> float | None:
+def retry_after(text: str) -> float | None:
     """Seconds in a Retry-After header, which is a number or a date (RFC 9110, 10.2.3)."""
     if text.isdecimal():
         return float(text)

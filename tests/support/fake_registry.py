@@ -90,10 +90,12 @@ class Server(ThreadingHTTPServer):
 class Fake:
     """A registry on loopback with one repository, `team/base`."""
 
+    handler = Handler
+
     def __init__(self):
         self.blobs, self.faults, self.requests = {}, {}, []
         self.token, self.token_key, self.user, self.basic, self.elsewhere = False, "token", None, None, None
-        self.server = Server(("127.0.0.1", 0), Handler)
+        self.server = Server(("127.0.0.1", 0), self.handler)
         self.server.fake = self
         self.host = f"127.0.0.1:{self.server.server_port}"
         self.url = f"http://{self.host}"

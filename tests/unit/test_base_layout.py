@@ -166,7 +166,7 @@ def test_an_index_that_is_a_pipe_is_not_opened(tmp_path, request_of):
 
 
 def test_an_index_without_measure(tmp_path, request_of, monkeypatch):
-    monkeypatch.setattr("verlstack.base.registry.MAX_DOCUMENT", 20)
+    monkeypatch.setattr("verlstack.base.transport.MAX_DOCUMENT", 20)
     with pytest.raises(BaseImageError, match="an index of this size"):
         obtain(layouts.write(tmp_path / "l", layouts.FIT), request_of)
 

@@ -6,7 +6,6 @@ import contextlib
 import gzip
 import hashlib
 import io
-import json
 import tarfile
 
 import pytest
@@ -71,19 +70,16 @@ def test_any_text_is_a_reference_or_a_usage_error(text):
         assert reference.parse(text).digest.startswith("sha256:")
 
 
-def test_stored_credentials(tmp_path):
-    config = tmp_path / "config.json"
-    assert reference.credentials("ghcr.io", config) is None
-    config.write_text("not json")
-    assert reference.credentials("ghcr.io", config) is None
-    config.write_text("[]")
-    assert reference.credentials("ghcr.io", config) is None
-    config.write_text(json.dumps({"auths": {
-        "https://ghcr.io": {"auth": "dTpw"}, "https://index.docker.io/v1/": {"auth": "aHVi"}, "empty.io": {},
-    }}))  # fmt: skip
-    assert reference.credentials("ghcr.io", config) == "dTpw"
-    assert reference.credentials("docker.io", config) == "aHVi"
-    assert reference.credentials("empty.io", config) is None
+@pytest.mark.parametrize("text", ["team/x", "ubuntu", "x", "", "reg.io", "reg.io/X", "reg.io/x@sha256:12"])
+def test_a_place_to_write_to_names_its_registry(text):
+    with pytest.raises(UsageError):
+        reference.place(text, insecure=False)
+
+
+@pytest.mark.parametrize("host", ["reg.io", "10.0.0.1:5000", "127.0.0.1.evil.io", "localhost.evil.io:80"])
+def test_plain_http_is_for_this_machine_alone(host):
+    with pytest.raises(UsageError, match="--insecure"):
+        reference.place(f"{host}/x", insecure=True)
 
 
 def layer(tmp_path, *members, kind="none"):

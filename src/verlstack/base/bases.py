@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from verlstack import shell
-from verlstack.base import aptsources, debian, imagescan, layout, pull, python_tree, reference
+from verlstack.base import aptsources, debian, imagescan, layout, pull, python_tree, reference, registry
 from verlstack.base import facts as reading
-from verlstack.base.registry import Client
 from verlstack.errors import BaseImageError, FetchError, HashMismatchError, UsageError
 
 if TYPE_CHECKING:
@@ -277,10 +276,10 @@ def _check_libraries(found: Found, interp: Interpreter, wanted: str) -> None:
         )
 
 
-def _client(ref: reference.Reference, request: Request, *, impatient: bool) -> Client:
-    folder = request.env.get("DOCKER_CONFIG") or f"{request.env.get('HOME', '')}/.docker"
-    stored = reference.credentials(ref.host, Path(folder) / "config.json")
-    return Client(ref, stored=stored, timeout=_IMPATIENT, attempts=1) if impatient else Client(ref, stored=stored)
+def _client(ref: reference.Reference, request: Request, *, impatient: bool) -> registry.Client:
+    if impatient:
+        return registry.connect(ref, request.env, timeout=_IMPATIENT, attempts=1)
+    return registry.connect(ref, request.env)
 
 
 def host() -> aptsources.Release:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from verlstack import oci
-from verlstack.base import registry
+from verlstack.base import registry, transport
 from verlstack.cache import sha256_file, storage_errors
 from verlstack.errors import BaseImageError, HashMismatchError
 
@@ -44,9 +44,9 @@ class Layout:
             FetchError: no JSON object.
         """
         path = self._blob(digest)
-        if path.stat().st_size > registry.MAX_DOCUMENT:
+        if path.stat().st_size > transport.MAX_DOCUMENT:
             raise BaseImageError("a manifest or config of this size is none", where=str(path), todo=_TODO)
-        return registry.document_of(self._verified(digest, path).read_bytes(), str(path))
+        return transport.document_of(self._verified(digest, path).read_bytes(), str(path))
 
     def config(self, digest: str) -> dict[str, Any]:
         """An image's config, verified; raises like `manifest`."""
@@ -103,7 +103,7 @@ def opened(folder: Path) -> Layout:
         BaseImageError: no layout, or one with several images.
     """
     index = folder / "index.json"
-    named = registry.document_of(_start(index), str(index)).get("manifests")
+    named = transport.document_of(_start(index), str(index)).get("manifests")
     digests = {str(one.get("digest")) for one in named if isinstance(one, dict)} if isinstance(named, list) else set()
     if len(digests) != 1 or not registry.DIGEST.fullmatch(digest := digests.pop()):
         raise BaseImageError(
@@ -122,9 +122,9 @@ def _start(index: Path) -> bytes:
                 "no OCI layout here: no such file", where=str(index), todo="name the folder that holds index.json"
             )
         with index.open("rb") as file:
-            data = file.read(registry.MAX_DOCUMENT + 1)
+            data = file.read(transport.MAX_DOCUMENT + 1)
     except OSError as e:
         raise BaseImageError(f"the layout cannot be read: {e.strerror}", where=str(index), todo=_TODO) from e
-    if len(data) > registry.MAX_DOCUMENT:
+    if len(data) > transport.MAX_DOCUMENT:
         raise BaseImageError("an index of this size is none", where=str(index), todo=_TODO)
     return data

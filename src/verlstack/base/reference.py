@@ -1,23 +1,20 @@
-"""Image references as people write them, and the credentials `docker login` stored for their hosts."""
+"""Image references as people write them, and the addresses of registries that they lead to."""
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from verlstack.errors import UsageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _LOOPBACK = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?")
 _REFERENCE = re.compile(
     r"(?P<name>[a-zA-Z0-9][\w.:/\[\]-]*?)(?::(?P<tag>\w[\w.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
 _REPOSITORY = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*")
-_DOCKER_HUB = "docker.io"
+DOCKER_HUB = "docker.io"
+NO_DIGEST = f"sha256:{'0' * 64}"  # of a reference that is still to be looked up, or to be written to
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,12 +26,14 @@ class Reference:
         repository: `library/ubuntu`.
         tag: for people only; never asked for.
         digest: `sha256:…` of the manifest or index.
+        plain: http instead of https; None: on loopback.
     """
 
     host: str
     repository: str
     tag: str | None
     digest: str
+    plain: bool | None = None
 
     def __str__(self) -> str:
         tag = f":{self.tag}" if self.tag else ""
@@ -42,9 +41,10 @@ class Reference:
 
     @property
     def api(self) -> str:
-        """Address of the registry's API; http on loopback only."""
-        host = "registry-1.docker.io" if self.host == _DOCKER_HUB else self.host
-        return f"{'http' if _LOOPBACK.fullmatch(host) else 'https'}://{host}/v2/{self.repository}"
+        """Address of the repository in the registry's API."""
+        host = "registry-1.docker.io" if self.host == DOCKER_HUB else self.host
+        plain = bool(_LOOPBACK.fullmatch(host)) if self.plain is None else self.plain
+        return f"{'http' if plain else 'https'}://{host}/v2/{self.repository}"
 
 
 def parse(text: str) -> Reference:
@@ -56,10 +56,10 @@ def parse(text: str) -> Reference:
     match = _REFERENCE.fullmatch(text)
     first, slash, rest = match["name"].partition("/") if match else ("", "", "")
     has_host = bool(slash) and ("." in first or ":" in first or first == "localhost")
-    host, repository = (first, rest) if has_host else (_DOCKER_HUB, f"{first}{slash}{rest}")
+    host, repository = (first, rest) if has_host else (DOCKER_HUB, f"{first}{slash}{rest}")
     if host in {"index.docker.io", "registry-1.docker.io"}:
-        host = _DOCKER_HUB
-    if host == _DOCKER_HUB and "/" not in repository:
+        host = DOCKER_HUB
+    if host == DOCKER_HUB and "/" not in repository:
         repository = f"library/{repository}"
     if not match or not _REPOSITORY.fullmatch(repository):
         raise UsageError(f"{text!r} is not an image reference", todo="write HOST/REPOSITORY@sha256:<64 hex digits>")
@@ -71,14 +71,20 @@ def parse(text: str) -> Reference:
     return Reference(host=host, repository=repository, tag=match["tag"], digest=match["digest"])
 
 
-def credentials(host: str, docker_config: Path) -> str | None:
-    """The `user:password` in base64 that `docker login` stored for a host; None if there is none in plain form."""
-    try:
-        auths = json.loads(docker_config.read_text()).get("auths", {})
-    except (OSError, ValueError, AttributeError):
-        return None
-    names = (host, f"https://{host}") if host != _DOCKER_HUB else ("https://index.docker.io/v1/", host)
-    for name in names:
-        if (known := auths.get(name)) and isinstance(known, dict) and known.get("auth"):
-            return str(known["auth"])
-    return None
+def place(text: str, *, insecure: bool) -> Reference:
+    """Read `HOST[:PORT]/REPOSITORY[:TAG][@sha256:HEX]`, where a host must be named; NO_DIGEST stands for a missing one.
+
+    Args:
+        text: what the user wrote.
+        insecure: speak plain http, on loopback only; else https everywhere.
+
+    Raises:
+        UsageError: not such a reference, or `insecure` for a host that is not this machine.
+    """
+    ref = parse(text if "@" in text else f"{text}@{NO_DIGEST}")
+    if not re.match(rf"{re.escape(ref.host)}/", text):
+        raise UsageError(f"{text!r} names no registry", todo="write HOST/REPOSITORY; Docker Hub is docker.io/USER/NAME")
+    if insecure and not _LOOPBACK.fullmatch(ref.host):
+        what = f"--insecure is for a registry on this machine, and {ref.host} is none"
+        raise UsageError(what, todo="give the registry a certificate, and its authority to us in SSL_CERT_FILE")
+    return dataclasses.replace(ref, plain=insecure)

@@ -1,25 +1,22 @@
-"""A registry spoken to over plain HTTP: tokens, manifests and blobs by digest (OCI Distribution 1.1), read only."""
+"""A registry spoken to over plain HTTP: tokens, manifests, blobs and referrers, read only (OCI Distribution 1.1)."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
-import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self, TypeVar
-from urllib.parse import urlsplit
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urljoin
 
 import requests
-import requests.auth
 
 from verlstack import cache as storage
 from verlstack import oci
+from verlstack.base.transport import CHUNK, GOOD, Transport, again, document_of, means, whole
 from verlstack.errors import FetchError, HashMismatchError
-from verlstack.web import AgainError, patiently, reason
+from verlstack.web import redact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from verlstack.base.reference import Reference
@@ -30,48 +27,14 @@ MANIFEST_TYPES = (
     "application/vnd.oci.image.manifest.v1+json",
     "application/vnd.docker.distribution.manifest.v2+json",
 )
-MAX_DOCUMENT = 4 << 20  # bytes; the distribution specification lets a registry refuse larger manifests
+ACCEPT = {"Accept": ", ".join(MANIFEST_TYPES)}
 DIGEST = oci.DIGEST
-_CHUNK = 1 << 18  # bytes per read from the network
-_ATTEMPTS = 4
-_TIMEOUT = (10.0, 60.0)  # seconds to connect, and between two pieces
-_PARAMETER = re.compile(r'(\w+)="([^"]*)"')
-
-T = TypeVar("T")
-
-
-class _Header(requests.auth.AuthBase):
-    """Sets our own Authorization header, or none, so that a ~/.netrc does not; requests drops it at another host."""
-
-    def __init__(self, value: str | None) -> None:
-        self._value = value
-
-    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        if self._value:
-            request.headers["Authorization"] = self._value
-        return request
+_MOST_PAGES = 100  # of a list of referrers: a registry that links them in a circle must not hold us for ever
 
 
 @dataclass
-class Client:
-    """Reads from one repository; safe to use from several threads once the first request is through.
-
-    Use as a context manager: it holds connections open.
-
-    Attributes:
-        reference: what to read.
-        stored: credentials in base64, or None; they go to the registry and its token service alone.
-        timeout: seconds to connect and between two pieces.
-        attempts: how often a request is made before a server error or a broken line is reported.
-    """
-
-    reference: Reference
-    stored: str | None = field(default=None, repr=False)
-    timeout: tuple[float, float] = _TIMEOUT
-    attempts: int = _ATTEMPTS
-    sleep: Callable[[float], None] = time.sleep
-    session: requests.Session = field(default_factory=requests.Session, repr=False)
-    _authorization: str | None = field(default=None, repr=False)
+class Client(Transport):
+    """Reads from one repository."""
 
     @property
     def name(self) -> str:
@@ -83,27 +46,67 @@ class Client:
         """What the reference asks for."""
         return self.reference.digest
 
-    def __enter__(self) -> Self:
-        return self
+    def resolve(self, tag: str) -> str | None:
+        """The digest of what a tag names now, or None.
 
-    def __exit__(self, *_: object) -> None:
-        self.session.close()
+        Raises:
+            FetchError: refused, unreachable.
+        """
+        url = f"{self.reference.api}/manifests/{tag}"
+        body = self.retried(url, lambda: self._document_or_none(url))
+        return None if body is None else oci.digest(body)
 
-    def manifest(self, digest: str) -> dict[str, Any]:
-        """A manifest or index, verified.
+    def raw(self, kind: str, digest: str) -> bytes:
+        """The very bytes of a document, one of `manifests` or `blobs`, verified.
 
         Raises:
             FetchError: not there, refused, unreachable.
             HashMismatchError: the registry sent something else.
         """
-        url = f"{self.reference.api}/manifests/{digest}"
-        body = self._retried(url, lambda: self._small(url, {"Accept": ", ".join(MANIFEST_TYPES)}))
-        return self._document(body, digest, url)
+        url = f"{self.reference.api}/{kind}/{digest}"
+        data = self.retried(url, lambda: self._small(url, ACCEPT if kind == "manifests" else {}))
+        if (have := oci.digest(data)) != digest:
+            raise _mismatch(url, digest, have)
+        return data
+
+    def manifest(self, digest: str) -> dict[str, Any]:
+        """A manifest or index, verified; raises like `raw`."""
+        return document_of(self.raw("manifests", digest), f"{self.reference.api}/manifests/{digest}")
 
     def config(self, digest: str) -> dict[str, Any]:
-        """An image's config, verified; raises like `manifest`."""
-        url = f"{self.reference.api}/blobs/{digest}"
-        return self._document(self._retried(url, lambda: self._small(url, {})), digest, url)
+        """An image's config, verified; raises like `raw`."""
+        return document_of(self.raw("blobs", digest), f"{self.reference.api}/blobs/{digest}")
+
+    def referrers(self, digest: str, artifact_type: str | None = None) -> list[dict[str, Any]]:
+        """Descriptors of the manifests that refer to a digest: from the API, or where there is none, its fallback tag.
+
+        Args:
+            digest: of the image.
+            artifact_type: only those of this type.
+
+        Raises:
+            FetchError: refused, unreachable, or an answer that is no such list.
+        """
+        found: list[dict[str, Any]] = []
+        url: str | None = f"{self.reference.api}/referrers/{digest}"
+        for _ in range(_MOST_PAGES):
+            if url is None:
+                break
+            page, following = self.retried(url, functools.partial(self._page, url))
+            if page is None and not found:  # this registry has no such API
+                url = f"{self.reference.api}/manifests/{fallback_tag(digest)}"
+                page = self.retried(url, functools.partial(self._document_or_none, url))
+            found += _descriptors(page, url) if page else []
+            url = following
+        return [x for x in found if artifact_type is None or x.get("artifactType") == artifact_type]
+
+    def _page(self, url: str) -> tuple[bytes | None, str | None]:
+        """One page of referrers, and the address of the next; None where there is no such page."""
+        with self.ask("GET", url, {"Accept": oci.INDEX}, good=(*GOOD, requests.codes.not_found)) as response:
+            if response.status_code == requests.codes.not_found:
+                return None, None
+            following = response.links.get("next", {}).get("url")
+            return whole(response, url), urljoin(url, following) if following else None
 
     def blob(self, digest: str, size: int, part: Path, advance: Callable[[int], None]) -> None:
         """Download a blob into `part`, resuming what is there; a wrong one is deleted.
@@ -113,7 +116,7 @@ class Client:
             HashMismatchError: bytes arrived, but other ones.
         """
         url = f"{self.reference.api}/blobs/{digest}"
-        self._retried(url, lambda: self._append(url, size, part, advance))
+        self.retried(url, lambda: self._append(url, size, part, advance))
         have = f"sha256:{storage.sha256_file(part)}"
         if have != digest:
             part.unlink()
@@ -126,128 +129,57 @@ class Client:
         if start > size:
             start = 0
         headers = {"Range": f"bytes={start}-"} if start else {}
-        with self._get(url, headers) as response, storage.storage_errors(part):
+        with self.ask("GET", url, headers) as response, storage.storage_errors(part):
             resumed = response.status_code == requests.codes.partial_content
             left = size - (start if resumed else 0)
             with part.open("ab" if resumed else "wb") as out:
-                for piece in response.iter_content(_CHUNK):
+                for piece in response.iter_content(CHUNK):
                     out.write(piece[:left])
                     advance(len(piece[:left]))
                     left -= len(piece)
                     if left <= 0:
                         break  # what comes beyond the declared size is not wanted, and may have no end
         if (have := part.stat().st_size) < size:
-            raise _again(f"the line was cut after {have} of {size} bytes", url, reached=have)
+            raise again(f"the line was cut after {have} of {size} bytes", url, reached=have)
 
     def _small(self, url: str, headers: Mapping[str, str]) -> bytes:
-        with self._get(url, headers) as response:
-            return b"".join(_limited(response.iter_content(_CHUNK), url))
+        with self.ask("GET", url, headers) as response:
+            return whole(response, url)
 
-    def _document(self, body: bytes, digest: str, url: str) -> dict[str, Any]:
-        have = f"sha256:{hashlib.sha256(body).hexdigest()}"
-        if have != digest:
-            raise _mismatch(url, digest, have)
-        return document_of(body, url)
-
-    def _retried(self, url: str, attempt: Callable[[], T]) -> T:
-        """The result of the first attempt that is not stopped by a server error or a broken line."""
-
-        def once() -> T:
-            try:
-                return attempt()
-            except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as e:
-                raise _again(f"{self.reference.host} cannot be reached or hung up: {reason(e)}", url) from None
-
-        return patiently(once, self.sleep, tries=self.attempts)
-
-    def _get(self, url: str, headers: Mapping[str, str]) -> requests.Response:
-        """One request; a 401 is answered once, with a token or with the stored credentials."""
-        response = self._send(url, headers)
-        if response.status_code == requests.codes.unauthorized:
-            challenge = response.headers.get("WWW-Authenticate", "")
-            response.close()
-            self._authorization = self._answer(challenge)
-            response = self._send(url, headers)
-        if response.status_code in {requests.codes.ok, requests.codes.partial_content}:
-            return response
-        response.close()
-        raise self._refusal(response.status_code, url)
-
-    def _send(self, url: str, headers: Mapping[str, str]) -> requests.Response:
-        plain = {"Accept-Encoding": "identity", **headers}  # a blob's own compression is what its digest is over
-        return self.session.get(
-            url, headers=plain, auth=_Header(self._authorization), stream=True, timeout=self.timeout
-        )
-
-    def _answer(self, challenge: str) -> str | None:
-        """The Authorization header that answers a WWW-Authenticate header (RFC 6750 with Docker's token service)."""
-        scheme, _, rest = challenge.partition(" ")
-        basic = f"Basic {self.stored}" if self.stored else None
-        fields = dict(_PARAMETER.findall(rest))
-        realm = fields.get("realm", "")
-        if scheme.lower() != "bearer" or not urlsplit(realm).netloc:
-            return basic
-        default = f"repository:{self.reference.repository}:pull"
-        query = {"service": fields.get("service", ""), "scope": fields.get("scope", default)}
-        response = self.session.get(realm, params=query, auth=_Header(basic), timeout=self.timeout)
-        if response.status_code >= requests.codes.internal_server_error:
-            raise _again(f"its token service answered {response.status_code}", realm)
-        if response.status_code != requests.codes.ok:
-            raise self._refusal(response.status_code, realm)
-        answer = response.json()
-        return f"Bearer {answer.get('token') or answer.get('access_token')}"
-
-    def _refusal(self, status: int, url: str) -> Exception:
-        """The error behind an HTTP status; a server's own trouble may pass, ours will not."""
-        if status >= requests.codes.internal_server_error or status == requests.codes.too_many_requests:
-            return _again(f"it answered {status}", url)
-        if status == requests.codes.not_found:
-            return FetchError(
-                f"the registry has no such image or blob (404): {self.reference}",
-                where=url,
-                todo="check name and digest; vendors delete old tags and what they pointed to, so mirror what you need",
-            )
-        if status in {requests.codes.unauthorized, requests.codes.forbidden}:
-            known = "the stored credentials" if self.stored else "an anonymous pull"
-            return FetchError(
-                f"the registry refuses {known} ({status})", where=url, todo=f"run `docker login {self.reference.host}`"
-            )
-        return FetchError(f"the registry answered {status}", where=url, todo="check the reference")
+    def _document_or_none(self, url: str) -> bytes | None:
+        with self.ask("GET", url, ACCEPT, good=(*GOOD, requests.codes.not_found)) as response:
+            return None if response.status_code == requests.codes.not_found else whole(response, url)
 
 
-def document_of(body: bytes, where: str) -> dict[str, Any]:
-    """A manifest or config as JSON.
+def connect(ref: Reference, env: Mapping[str, str], **how: Any) -> Client:
+    """A client with what the environment says of the registry.
+
+    Args:
+        ref: what to read.
+        env: as for `means`.
+        how: other attributes of Client.
 
     Raises:
-        FetchError: it is none.
+        FetchError: a credential helper fails.
     """
-    try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict):
-        raise FetchError("a manifest or config that is no object in JSON", where=where, todo="use another image")
-    return document
+    return Client(ref, **means(ref.host, env), **how)
 
 
-def _again(why: str, url: str, *, reached: int = 0) -> AgainError:
-    """A server error or a broken line: worth another attempt."""
-    todo = "see whether the registry is up and a proxy is needed (HTTPS_PROXY), then run again: it resumes"
-    return AgainError(FetchError(f"the registry did not answer well: {why}", where=url, todo=todo), reached=reached)
+def fallback_tag(digest: str) -> str:
+    """The tag under which a registry without the referrers API lists what refers to a digest."""
+    return digest.replace(":", "-")
 
 
-def _limited(pieces: Iterable[bytes], url: str) -> Iterator[bytes]:
-    total = 0
-    for piece in pieces:
-        total += len(piece)
-        if total > MAX_DOCUMENT:
-            raise FetchError(f"a manifest or config of more than {MAX_DOCUMENT} bytes is none", where=url)
-        yield piece
+def _descriptors(page: bytes, url: str) -> list[dict[str, Any]]:
+    found = document_of(page, url).get("manifests")
+    if not isinstance(found, list) or not all(oci.is_descriptor(x) for x in found):
+        raise FetchError("a list of referrers that is none", where=redact(url), todo="see what wrote it")
+    return found
 
 
 def _mismatch(url: str, wanted: str, have: str) -> HashMismatchError:
     return HashMismatchError(
         f"the registry sent other bytes than asked for: wanted {wanted}, got {have}",
-        where=url,
+        where=redact(url),
         todo="run again; if it stays so, the registry or a proxy before it is broken or hostile",
     )

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import requests
 
-from verlstack.base import reference
-from verlstack.base.registry import Client
+from verlstack.base import reference, registry
 from verlstack.cache import sha256_file, storage_errors
 from verlstack.download import Download, subject
 from verlstack.errors import FetchError, HashMismatchError
@@ -139,8 +138,7 @@ def _into_cache(wheel: Artifact, cache: Cache, place: str, load: Callable[[Path]
 def _from_registry(repository: str, wheel: Artifact, env: Mapping[str, str], part: Path) -> None:
     """The wheel is a blob, and a blob's name is its hash: no manifest has to be asked for, or trusted."""
     ref = reference.parse(f"{repository}@sha256:{wheel.sha256}")
-    config = Path(env.get("DOCKER_CONFIG") or f"{env.get('HOME', '')}/.docker", "config.json")
-    with Client(ref, stored=reference.credentials(ref.host, config), timeout=_IMPATIENT, attempts=2) as client:
+    with registry.connect(ref, env, timeout=_IMPATIENT, attempts=2) as client:
         try:
             client.blob(ref.digest, wheel.size or 0, part, lambda _: None)
         # a redirect that leads nowhere, a token that is no JSON
