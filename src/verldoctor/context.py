@@ -1,16 +1,13 @@
-"""What a check may know besides its input: environment, pins of the stack, the image's own labels."""
+"""What a check may know besides its input: environment, pins of the stack, what the image says of itself."""
 
 from __future__ import annotations
 
-import json
 import os
-import re
-import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verldoctor.installed import Distribution, distributions, normal, search_path, torch_build
+from verldoctor import stackfile
+from verldoctor.installed import Distribution, distributions, search_path, torch_build
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -23,8 +20,6 @@ CU121: Mapping[str, str] = {
     "cuda": "12.1",
     "python": "3.10",
 }
-LABELS_FILE = "verlstack-labels.json"  # the image's OCI labels, which nobody inside a container can see otherwise
-_LABELS_BYTES = 1_000_000
 _FOLLOWED = (
     "torch",
     "transformers",
@@ -37,7 +32,6 @@ _FOLLOWED = (
     "numpy",
     "pyarrow",
 )
-_PIN = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;]+)$")
 
 
 @dataclass(frozen=True)
@@ -49,45 +43,28 @@ class Context:
         stack: versions that the checks judge by, e.g. {"torch": "2.3.1+cu121", "transformers": "4.41.2",
             "verl": "0.2.0.post2", "cuda": "12.1", "python": "3.10"}; packages that are absent have no key.
         dump: write what the machine says instead of judging it.
-        labels: the image's own labels; empty outside a verlstack image.
+        image: what the image says of itself; None outside a verlstack image.
     """
 
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     stack: Mapping[str, str] = field(default_factory=lambda: dict(CU121))
     dump: bool = False
-    labels: Mapping[str, str] = field(default_factory=dict)
+    image: stackfile.Image | None = None
 
 
 def here(*, dump: bool = False) -> Context:
-    """The context of this process: default pins, over them the image's labels, over them what is installed."""
+    """The context of this process: default pins, over them the image's own, over them what is installed."""
     env = dict(os.environ)
-    labels = read_labels(env)
+    image = stackfile.read(env)
     found = distributions(search_path())
-    stack = {**CU121, **pins_of(labels), **versions_of(found)}
-    return Context(env=env, stack=stack, dump=dump, labels=labels)
+    stack = {**CU121, **(pins_of(image) if image else {}), **versions_of(found)}
+    return Context(env=env, stack=stack, dump=dump, image=image)
 
 
-def read_labels(env: Mapping[str, str]) -> dict[str, str]:
-    """Labels of the image we run in, from $VERLSTACK_LABELS, this venv or /opt/verl; empty if there are none."""
-    places = (env.get("VERLSTACK_LABELS", ""), f"{sys.prefix}/{LABELS_FILE}", f"/opt/verl/{LABELS_FILE}")
-    for place in filter(None, places):
-        try:
-            with Path(place).open("rb") as stream:
-                table = json.loads(stream.read(_LABELS_BYTES))
-        except (OSError, ValueError, RecursionError):
-            continue
-        if isinstance(table, dict):
-            return {str(key): str(value) for key, value in table.items()}
-    return {}
-
-
-def pins_of(labels: Mapping[str, str]) -> dict[str, str]:
-    """The pins that an image's labels name: package to version, with `name`, `cuda` and `python` where told."""
-    matches = (_PIN.match(word) for word in labels.get("dev.verlstack.pins", "").split())
-    pins = {normal(m[1]): m[2] for m in matches if m}
-    for key in ("stack", "cuda", "python"):
-        if value := labels.get(f"dev.verlstack.{key}"):
-            pins["name" if key == "stack" else key] = value
+def pins_of(image: stackfile.Image) -> dict[str, str]:
+    """The pins of what is in `image`: package to version, with `name`, `cuda` and `python` where told."""
+    words = {"name": image.name, "cuda": image.cuda, "python": image.python}
+    pins = {**image.here, **{key: value for key, value in words.items() if value}}
     if pins.get("torch") == CU121["torch"].partition("+")[0]:
         pins["torch"] = CU121["torch"]  # the index's wheel of 2.3.1 is the cu121 build, FACTS
     return pins

@@ -10,12 +10,14 @@ from verldoctor import envabi, envdists, envnames, envpaths
 from verldoctor.dump import parse_table, read_bytes, texts
 from verldoctor.finding import Finding, found
 from verldoctor.installed import Distribution, distributions, normal, search_path, torch_build
+from verldoctor.stackfile import ELSEWHERE, PLACE
 from verldoctor.text import safe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from verldoctor.context import Context
+    from verldoctor.stackfile import Image
 
 _STACK = ("torch", "verl")
 _PYTHONS_OF_TORCH = {"2.3": (3, 12), "2.4": (3, 12)}  # the newest Python that its wheels are built for
@@ -33,28 +35,30 @@ def _live(context: Context) -> Iterator[Finding]:
     dists = distributions(search_path())
     taken = envdists.first_of(dists)
     torch = taken["torch"].version if "torch" in taken else ""
-    yield from envpaths.judge(context.env, torch, here=True)
+    if context.image and context.image.problem:
+        yield found("env", "ENV-STACK-FILE", safe(context.env.get(ELSEWHERE) or PLACE), measured=context.image.problem)
+    yield from envpaths.judge(context.env, torch, here=True, image=context.image)
     yield from envpaths.user_site(dists, context.env)
-    if not context.labels and not any(name in taken for name in _STACK):
+    if not context.image and not any(name in taken for name in _STACK):
         yield found("env", "ENV-ABSENT", "this machine", measured=safe(sys.executable or "this Python"))
-        yield from envdists.judge(dists, {})
+        yield from envdists.judge(dists, None)
         return
     yield from envpaths.current_directory(taken, Path.cwd())
     yield from _installed(dists, python, context)
 
 
 def _installed(dists: list[Distribution], python: tuple[int, int] | None, context: Context) -> Iterator[Finding]:
-    yield from envdists.judge(dists, context.labels)
+    yield from envdists.judge(dists, context.image)
     torch = envdists.first_of(dists).get("torch")
     if python:
-        yield from _python(python, torch.version if torch else "", context.labels)
+        yield from _python(python, torch.version if torch else "", context.image)
     if torch:
         yield from _torch(torch, context)
         yield from envabi.judge(torch.place, torch.version, python)
 
 
-def _python(python: tuple[int, int], torch: str, labels: Mapping[str, str]) -> Iterator[Finding]:
-    measured, wanted = f"{python[0]}.{python[1]}", labels.get("dev.verlstack.python", "")
+def _python(python: tuple[int, int], torch: str, image: Image | None) -> Iterator[Finding]:
+    measured, wanted = f"{python[0]}.{python[1]}", image.python if image else ""
     newest = _PYTHONS_OF_TORCH.get(".".join(torch.split(".")[:2]))
     if wanted and wanted != measured:
         yield found("env", "ENV-PYTHON", "python", measured=measured, right=safe(wanted, 20))
@@ -65,7 +69,7 @@ def _python(python: tuple[int, int], torch: str, labels: Mapping[str, str]) -> I
 def _torch(torch: Distribution, context: Context) -> Iterator[Finding]:
     build = torch_build(torch.place)
     version = build.get("__version__", torch.version)
-    wanted = context.labels.get("dev.verlstack.cuda", "")
+    wanted = context.image.cuda if context.image else ""
     if build and "cuda" not in build:
         yield found(
             "env", "ENV-TORCH-CPU", "torch", measured=safe(version, 40), right=safe(version.partition("+")[0], 40)
@@ -115,7 +119,7 @@ def _dump(table: Mapping[str, Any], subject: str, context: Context) -> Iterator[
     versions = {normal(name): version for name, version in texts(table.get("packages")).items()}
     torch = versions.get("torch", "")
     yield from envdists.judge_versions(versions, subject)
-    yield from envpaths.judge(texts(table.get("env")), torch, here=False)
+    yield from envpaths.judge(texts(table.get("env")), torch, here=False, image=None)
     parts = str(table.get("python", "")).split(".")[:2]
     if len(parts) == 2 and all(part.isdecimal() and len(part) < 4 for part in parts):
-        yield from _python((int(parts[0]), int(parts[1])), torch, context.labels)
+        yield from _python((int(parts[0]), int(parts[1])), torch, context.image)

@@ -7,16 +7,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from verldoctor.context import pins_of
 from verldoctor.finding import Finding, found
-from verldoctor.installed import Distribution, normal
 from verldoctor.text import safe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from verldoctor.installed import Distribution
+    from verldoctor.stackfile import Image
+
+_FLASH = "flash-attn"
 _TABLE = Path(__file__).with_name("tables") / "packages.json"
-_NO_PACKAGE = ("name", "cuda", "python")  # keys of the pins that are no distributions
 
 
 @lru_cache(maxsize=1)
@@ -34,10 +35,11 @@ def first_of(dists: Iterable[Distribution]) -> dict[str, Distribution]:
     return taken
 
 
-def judge(dists: list[Distribution], labels: Mapping[str, str]) -> Iterator[Finding]:
+def judge(dists: list[Distribution], image: Image | None) -> Iterator[Finding]:
     """Findings on what is installed."""
     yield from _twice(dists)
-    yield from _pins(first_of(dists), labels)
+    yield from _pins(first_of(dists), image.here if image else {})
+    yield from _flash_attn(first_of(dists), image)
     versions = {name: dist.version for name, dist in first_of(dists).items()}
     yield from judge_versions(versions, "")
 
@@ -72,15 +74,22 @@ def _shadow(front: Distribution, behind: Distribution) -> Finding:
     return found("env", "ENV-SHADOW", front.name, measured=safe(front.version, 40), right=right, **words)
 
 
-def _pins(taken: Mapping[str, Distribution], labels: Mapping[str, str]) -> Iterator[Finding]:
-    left_out = {normal(name) for name in labels.get("dev.verlstack.left-out", "").split()}
-    for name, pin in pins_of(labels).items():
-        if name in _NO_PACKAGE or name in left_out:
-            continue
+def _pins(taken: Mapping[str, Distribution], pins: Mapping[str, str]) -> Iterator[Finding]:
+    for name, pin in pins.items():
         if name not in taken:
-            yield found("env", "ENV-MISSING", name, measured="absent", right=safe(pin, 40))
+            yield found("env", "ENV-MISSING", safe(name, 60), measured="absent", right=safe(pin, 40))
         elif _public(taken[name].version) != _public(pin):
-            yield found("env", "ENV-PIN", name, measured=safe(taken[name].version, 40), right=safe(pin, 40))
+            yield found("env", "ENV-PIN", safe(name, 60), measured=safe(taken[name].version, 40), right=safe(pin, 40))
+
+
+def _flash_attn(taken: Mapping[str, Distribution], image: Image | None) -> Iterator[Finding]:
+    """Whether what verl 0.2 imports at the top of its actor, critic and SFT trainer is there."""
+    verl, known = taken.get("verl"), image is not None and _FLASH in image.left_out
+    if _FLASH in taken or verl is None or not verl.version.startswith("0.2") or (image and _FLASH in image.here):
+        return
+    right = image.pins[_FLASH] if image and _FLASH in image.pins else "2.6.3"
+    words = {"measured": "absent", "right": safe(right, 40), "verl": safe(verl.version, 40)}
+    yield found("env", "ENV-FLASH-LEFT-OUT" if known else "ENV-FLASH-ATTN", _FLASH, **words)
 
 
 def _public(version: str) -> str:

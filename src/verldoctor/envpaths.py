@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from verldoctor.installed import Distribution
+    from verldoctor.stackfile import Image
 
 _SWITCH = "TORCH_COMPILE_DISABLE"
 _LIBRARY = "LD_LIBRARY_PATH"
@@ -20,9 +21,9 @@ _SHADOWING = ("libcudnn.so.8", "libcudnn.so.9", "libcublas.so.11", "libcublas.so
 _TEXT_BYTES = 1000
 
 
-def judge(env: Mapping[str, str], torch: str, *, here: bool) -> Iterator[Finding]:
+def judge(env: Mapping[str, str], torch: str, *, here: bool, image: Image | None) -> Iterator[Finding]:
     """Findings on variables; `here` says that their paths are of this machine and may be looked at."""
-    yield from _compile(env, torch)
+    yield from _compile(env, torch, image)
     entries = env.get(_LIBRARY, "").split(":")[:1000]
     for entry in filter(None, entries):
         if rule := _library_rule(entry, here=here):
@@ -30,10 +31,11 @@ def judge(env: Mapping[str, str], torch: str, *, here: bool) -> Iterator[Finding
             yield found("env", rule, _LIBRARY, measured=safe(entry), right=safe(rest) or '""')
 
 
-def _compile(env: Mapping[str, str], torch: str) -> Iterator[Finding]:
+def _compile(env: Mapping[str, str], torch: str, image: Image | None) -> Iterator[Finding]:
     if not torch:
         return
-    wants_off = torch.partition("+")[0] == "2.3.1"  # stack cu121
+    told = image is not None and not image.problem
+    wants_off = _SWITCH in image.environment if image and told else torch.partition("+")[0] == "2.3.1"  # stack cu121
     value = env.get(_SWITCH)
     if value is None and wants_off:
         yield found("env", "ENV-COMPILE", _SWITCH, measured="not set", right="1")

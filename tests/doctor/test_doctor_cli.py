@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from verldoctor import cli, context, dispatch, run
 from verldoctor.finding import Finding, rules
 from verldoctor.report import as_json, as_text, exit_code
+from verldoctor.stackfile import Image
 from verldoctor.text import safe
 
 SOURCE = Path(cli.__file__).parents[1]
@@ -248,24 +250,18 @@ def test_directories_are_sorted_by_what_they_hold(name: str, kind: str, tmp_path
     assert dispatch.kind_of(tmp_path)[0] == kind
 
 
-def test_the_stack_is_default_then_labels_then_what_is_installed(tmp_path: Path) -> None:
-    labels = {"dev.verlstack.pins": "torch==2.4.0 ray[default]==2.60.0", "dev.verlstack.cuda": "12.4"}
-    assert context.pins_of(labels) == {"torch": "2.4.0", "ray": "2.60.0", "cuda": "12.4"}
-    assert context.pins_of({"dev.verlstack.pins": "torch==2.3.1"})["torch"] == "2.3.1+cu121"
-    file = tmp_path / "labels.json"
-    file.write_text(json.dumps(labels))
-    assert context.read_labels({"VERLSTACK_LABELS": str(file)}) == labels
-    file.write_text("[" * 100_000)
-    assert context.read_labels({"VERLSTACK_LABELS": str(file)}) == {}
-    assert context.Context().stack["verl"] == "0.2.0.post2"
-
-
-def test_what_is_installed_beats_the_labels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_stack_is_default_then_the_images_then_what_is_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    image = Image(name="x", cuda="12.4", pins={"torch": "2.3.1", "verl": "0.9.0", "ray": "2.60.0"})
+    assert context.pins_of(image) == {**image.pins, "torch": "2.3.1+cu121", "cuda": "12.4", "name": "x"}
+    assert "ray" not in context.pins_of(replace(image, left_out=frozenset({"ray"})))
     (tmp_path / "torch-2.4.1.dist-info").mkdir()
     monkeypatch.setattr(context, "search_path", lambda: [tmp_path])
-    monkeypatch.setattr(context, "read_labels", lambda env: {"dev.verlstack.pins": "torch==2.3.1 verl==0.9.0"})
+    monkeypatch.setattr(context.stackfile, "read", lambda env: image)
     stack = context.here().stack
     assert (stack["torch"], stack["verl"], stack["transformers"]) == ("2.4.1", "0.9.0", "4.41.2")
+    assert context.Context().stack["verl"] == "0.2.0.post2"
 
 
 def test_fix_prints_the_report_and_refuses_what_cannot_be_read(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verldoctor import elf, env, envabi, envdists, envnames, envpaths
+from verldoctor import elf, env, envabi, envdists, envnames, envpaths, stackfile
 from verldoctor.context import Context
 from verldoctor.finding import Finding, rules
 from verldoctor.installed import distributions, torch_build
+from verldoctor.stackfile import Image
 
-PINS = "torch==2.3.1 transformers==4.41.2 verl==0.2.0.post2"
-LABELS = {"dev.verlstack.pins": PINS, "dev.verlstack.left-out": "flash-attn", "dev.verlstack.cuda": "12.1"}
-STACK = ("torch-2.3.1", "transformers-4.41.2", "verl-0.2.0.post2")
+PINS = {"torch": "2.3.1", "transformers": "4.41.2", "verl": "0.2.0.post2"}
+IMAGE = Image(name="cu121", cuda="12.1", python="", pins={**PINS, "flash-attn": "2.5.9.post1"})
+WITHOUT = replace(IMAGE, left_out=frozenset({"flash-attn"}))
+STACK = ("torch-2.3.1", "transformers-4.41.2", "verl-0.2.0.post2", "flash_attn-2.5.9.post1")
 PYTHON = (sys.version_info.major, sys.version_info.minor)
 OLD = b"_ZN3c106detail14torchCheckFailEPKcS2_jRKSs"
 NEW = b"_ZN3c106detail14torchCheckFailEPKcS2_jRKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
@@ -74,8 +77,8 @@ def with_extension(folder: Path, module: bytes, name: str = "flash_attn_2_cuda.s
     return place
 
 
-def test_a_whole_stack_as_labelled_is_silent(tmp_path: Path) -> None:
-    assert check(site(tmp_path), labels=LABELS) == []
+def test_a_whole_stack_as_the_image_says_is_silent(tmp_path: Path) -> None:
+    assert check(site(tmp_path), image=IMAGE) == []
     assert check(site(tmp_path)) == []
 
 
@@ -85,7 +88,7 @@ def test_a_whole_stack_as_labelled_is_silent(tmp_path: Path) -> None:
         (("torch-2.3.1", "verl-0.2.0.post2"), "ENV-MISSING"),
         (("torch-2.3.1", "transformers-4.42.0", "verl-0.2.0.post2"), "ENV-PIN"),
         ((*STACK, "transformers-4.41.0"), "ENV-TWICE"),
-        ((*STACK, "flash_attn-2.7.0.post2"), "ENV-PAIR"),
+        ((*STACK[:3], "flash_attn-2.7.0.post2"), "ENV-PAIR"),
         (("torch-2.3.1", "transformers-4.41.2", "verl-0.3.0.post1"), "ENV-VERL-TORCH"),
         ((*STACK, "vllm-0.2.2"), "ENV-VLLM-OLD"),
         ((*STACK, "nvidia_nvjitlink_cu12-12.9.86"), "ENV-NVJITLINK"),
@@ -93,11 +96,50 @@ def test_a_whole_stack_as_labelled_is_silent(tmp_path: Path) -> None:
     ],
 )
 def test_distributions_that_do_not_belong_are_said(names: tuple[str, ...], code: str, tmp_path: Path) -> None:
-    assert code in check(site(tmp_path, *names), labels=LABELS)
+    assert code in check(site(tmp_path, *names), image=IMAGE)
+
+
+def test_verl_needs_flash_attn_unless_the_image_says_that_it_is_left_out(tmp_path: Path) -> None:
+    place = site(tmp_path, *STACK[:3])
+    assert check(place) == ["ENV-FLASH-ATTN"]
+    assert check(place, image=IMAGE) == ["ENV-MISSING"]
+    assert check(place, image=WITHOUT) == ["ENV-FLASH-LEFT-OUT"]
+    assert check(site(tmp_path / "later", "torch-2.11.0", "verl-0.9.1")) == []
+
+
+def test_the_switch_of_torch_compile_is_what_the_image_sets() -> None:
+    off = replace(IMAGE, environment={"TORCH_COMPILE_DISABLE": "1"})
+    for image, torch, expected in ((off, "2.11.0", ["ENV-COMPILE"]), (IMAGE, "2.3.1", []), (None, "2.11.0", [])):
+        assert codes(envpaths.judge({}, torch, here=False, image=image)) == expected
+
+
+def test_what_the_image_says_of_itself_is_compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    place, file = site(tmp_path / "site"), tmp_path / "stack.json"
+    monkeypatch.setattr(env, "search_path", lambda: [place])
+    told = {"format": 1, "stack": "cu121", "cuda": "12.1", "pins": {**PINS, "Flash_Attn": "2.6.3"}}
+    told |= {"left_out": ["apex"], "environment": {"TORCH_COMPILE_DISABLE": "1"}}
+    variables = {"VERLSTACK_STACK": str(file), "TORCH_COMPILE_DISABLE": "1"}
+
+    def live() -> list[str]:
+        return codes(env.check([], Context(env=variables, image=stackfile.read(variables))))
+
+    file.write_text(json.dumps(told))
+    assert live() == ["ENV-PIN"]  # flash-attn is 2.5.9.post1
+    told["pins"] = {**PINS, "apex": "1.0"}
+    file.write_text(json.dumps(told))
+    assert live() == []
+    for broken in ("", "[]", "{}", '{"format": 2}', "[" * 100_000, "\0", '{"format": '):
+        file.write_text(broken)
+        assert live() == ["ENV-STACK-FILE"]
+    file.write_text('{"format": 1, "pins": [], "left_out": 7, "environment": {"A": 1}, "cuda": 12}')
+    assert live() == []
+    file.unlink()
+    assert live() == ["ENV-STACK-FILE"]
+    assert stackfile.read({}, file) is None
 
 
 def test_pairs_that_work_are_silent(tmp_path: Path) -> None:
-    good = ("flash_attn-2.6.3", "peft-0.13.2", "click-8.5.1", "ray-2.44.1", "datasets-2.19.2", "pyarrow-25.0.1")
+    good = ("peft-0.13.2", "click-8.5.1", "ray-2.44.1", "datasets-2.19.2", "pyarrow-25.0.1")
     assert check(site(tmp_path, *STACK, *good)) == []
     versions = {
         "peft": "0.21.2",
@@ -115,10 +157,10 @@ def test_pairs_that_work_are_silent(tmp_path: Path) -> None:
 def test_a_second_place_in_front_shadows(tmp_path: Path) -> None:
     front, behind = site(tmp_path / ".local" / "site-packages", "torch-2.9.0"), site(tmp_path / "venv", "torch-2.3.1")
     dists = distributions([front, behind])
-    found = list(envdists.judge(dists, {}))
+    found = list(envdists.judge(dists, None))
     assert codes(found) == ["ENV-SHADOW"]
     assert found[0].fix == "export PYTHONNOUSERSITE=1"
-    assert codes(envdists.judge(distributions([behind]), {})) == []
+    assert codes(envdists.judge(distributions([behind]), None)) == []
     assert codes(envpaths.user_site(dists, {})) == ["ENV-USER-SITE"]
     assert codes(envpaths.user_site(dists, {"PYTHONNOUSERSITE": "1"})) == []
     assert codes(envpaths.user_site(distributions([behind]), {})) == []
@@ -130,13 +172,13 @@ def test_torch_is_judged_by_its_own_word(tmp_path: Path) -> None:
         "ENV-TORCH-CPU"
     ]
     site(tmp_path, version_py="__version__ = '2.3.1+cu118'\ncuda: Optional[str] = '11.8'\n")
-    assert check(tmp_path, labels=LABELS) == ["ENV-CUDA"]
+    assert check(tmp_path, image=IMAGE) == ["ENV-CUDA"]
 
 
-def test_python_is_judged_by_labels_and_by_torchs_wheels(tmp_path: Path) -> None:
+def test_python_is_judged_by_the_image_and_by_torchs_wheels(tmp_path: Path) -> None:
     venv = site(tmp_path / "lib" / "python3.10" / "site-packages").parents[2]
-    assert check(venv, labels={**LABELS, "dev.verlstack.python": "3.10"}) == []
-    assert check(venv, labels={**LABELS, "dev.verlstack.python": "3.11"}) == ["ENV-PYTHON"]
+    assert check(venv, image=replace(IMAGE, python="3.10")) == []
+    assert check(venv, image=replace(IMAGE, python="3.11")) == ["ENV-PYTHON"]
     newer = site(tmp_path / "new" / "lib" / "python3.13" / "site-packages").parents[2]
     assert check(newer) == ["ENV-PYTHON"]
 
@@ -166,20 +208,20 @@ def test_a_package_in_the_current_directory_is_said(tmp_path: Path) -> None:
     ],
 )
 def test_variables(variables: dict[str, str], torch: str, expected: list[str]) -> None:
-    assert codes(envpaths.judge(variables, torch, here=False)) == expected
+    assert codes(envpaths.judge(variables, torch, here=False, image=None)) == expected
 
 
 def test_library_paths_of_this_machine_are_looked_at(tmp_path: Path) -> None:
     stubs = tmp_path / "stubs"
     stubs.mkdir()
     variables = {"LD_LIBRARY_PATH": f"{stubs}:{tmp_path}"}
-    assert codes(envpaths.judge(variables, "", here=True)) == ["ENV-STUBS-PATH"]
+    assert codes(envpaths.judge(variables, "", here=True, image=None)) == ["ENV-STUBS-PATH"]
     (stubs / "libcuda.so.1").touch()
-    found = list(envpaths.judge(variables, "", here=True))
+    found = list(envpaths.judge(variables, "", here=True, image=None))
     assert codes(found) == ["ENV-STUBS"]
     assert found[0].fix == f"export LD_LIBRARY_PATH={tmp_path}"
     (tmp_path / "libcudnn.so.8").touch()
-    assert codes(envpaths.judge(variables, "", here=True)) == ["ENV-STUBS", "ENV-LDPATH-CUDA"]
+    assert codes(envpaths.judge(variables, "", here=True, image=None)) == ["ENV-STUBS", "ENV-LDPATH-CUDA"]
 
 
 @pytest.mark.parametrize(
@@ -306,7 +348,7 @@ def test_env_dumps(tmp_path: Path) -> None:
 def test_a_python_without_torch_and_verl_cannot_be_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(env, "search_path", lambda: [tmp_path])
     assert codes(env.check([], Context(env={}))) == ["ENV-ABSENT"]
-    assert codes(env.check([], Context(env={}, labels=LABELS))).count("ENV-MISSING") == 3
+    assert codes(env.check([], Context(env={}, image=IMAGE))).count("ENV-MISSING") == 4
     monkeypatch.setattr(env, "search_path", lambda: [site(tmp_path)])
     if PYTHON <= (3, 12):
         assert codes(env.check([], Context(env={"TORCH_COMPILE_DISABLE": "1"}))) == []
