@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-Severity = Literal["fail", "warn", "unknown"]  # exit codes 1, 0 and 2
+Severity = Literal["fail", "warn", "unknown", "note"]  # exit codes 1, 0, 2 and 0; a note is no warning
 _RULES = Path(__file__).with_name("rules")
 
 
@@ -39,7 +39,8 @@ class Finding:
 
     Attributes:
         code: the rule.
-        severity: `fail` (the run will break or be wrong), `warn`, or `unknown` (could not be told).
+        severity: `fail` (the run will break or be wrong), `warn`, `unknown` (could not be told), or `note` (was not
+            looked at, and need not be).
         subject: what it is about: a file, file:line, variable or package.
         message: what is so, one sentence.
         measured: the value found, or "".

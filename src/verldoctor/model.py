@@ -40,6 +40,8 @@ def _each(paths: Sequence[Path]) -> list[Path]:
 
 def _one(folder: Folder) -> Iterator[Finding]:
     yield from folder.problems
+    if folder.bare:
+        yield from folder.say("MODEL-CONFIG-ONLY", "", measured=f"{len(folder.files)} files")
     if folder.present:
         yield from model_config.judge(folder)
         yield from tokenizer.judge(folder)

@@ -24,7 +24,14 @@ _VOCABULARY = 67_108_864  # the largest public tokenizer.json has 34 MB
 _ENTRIES = 20_000
 _POINTER = b"version https://git-lfs.github.com/spec"
 _POINTER_BYTES = 1024  # the specification's own limit
-_FILES = ("config.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
+VOCABULARIES = (
+    "tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model",
+    "tekken.json", "qwen.tiktoken", "tiktoken.model", "tokenizer.tok.json",
+)  # fmt: skip
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".index.json", ".h5", ".msgpack")
+_FILES = (
+    "config.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "added_tokens.json",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,12 @@ class Folder:
         return bool(self.files)
 
     @property
+    def bare(self) -> bool:
+        """Whether nothing but configuration is here, as beside verl's checkpoints: a description, not a download."""
+        large = any(name.endswith(_WEIGHTS) or name in VOCABULARIES for name in self.files)
+        return bool(self.config) and not large
+
+    @property
     def config(self) -> dict[str, Any]:
         """config.json, or empty."""
         return self.json.get("config.json", {})
@@ -102,6 +115,14 @@ class Folder:
             if isinstance(value, int) and not isinstance(value, bool):
                 return value
         return None
+
+    @cached_property
+    def added(self) -> dict[str, int]:
+        """Tokens beyond the vocabulary by added_tokens.json and tokenizer_config.json, with their ids."""
+        decoder = self.json.get("tokenizer_config.json", {}).get("added_tokens_decoder")
+        rows = decoder.items() if isinstance(decoder, dict) else ()
+        told = {str(row.get("content")): int(key) for key, row in rows if isinstance(row, dict) and _is_id(key)}
+        return {**_tokens(self.json.get("added_tokens.json")), **told}
 
     @cached_property
     def remote(self) -> dict[str, Any]:
@@ -206,6 +227,10 @@ def _tokens(vocab: Any) -> dict[str, int]:
     if isinstance(vocab, list):
         return {str(item[0]): place for place, item in enumerate(vocab) if isinstance(item, list) and item}
     return {}
+
+
+def _is_id(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 10
 
 
 def _added(added: Any) -> dict[str, int]:

@@ -69,7 +69,7 @@ def _loose(folder: Folder) -> list[str]:
 
 
 def _none(folder: Folder, *, broken: bool) -> Iterator[Finding]:
-    if not broken and folder.config:
+    if not broken and folder.config and not folder.bare:
         yield from folder.say("MODEL-NO-WEIGHTS", "", measured=f"{len(folder.files)} files", right="model.safetensors")
 
 

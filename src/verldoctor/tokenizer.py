@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from verldoctor import tokenizer_ids
+from verldoctor.model_folder import VOCABULARIES
 from verldoctor.versions import brought_by, has, table
 
 if TYPE_CHECKING:
@@ -14,10 +15,6 @@ if TYPE_CHECKING:
     from verldoctor.model_folder import Folder
 
 _FILE = "tokenizer_config.json"
-_VOCABULARIES = (
-    "tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model",
-    "tekken.json", "qwen.tiktoken", "tiktoken.model", "tokenizer.tok.json",
-)  # fmt: skip
 _TEMPLATE_FILE = "chat_template.jinja"
 _GENERIC = {"PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend"}
 
@@ -25,7 +22,7 @@ _GENERIC = {"PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend
 def judge(folder: Folder) -> Iterator[Finding]:
     """Findings about the tokenizer."""
     config = folder.json.get(_FILE, {})
-    if not any(name in folder.files for name in _VOCABULARIES) and folder.config:
+    if not any(name in folder.files for name in VOCABULARIES) and folder.config and not folder.bare:
         yield from folder.say("MODEL-NO-TOKENIZER", "", measured="none", right="tokenizer.json")
     if folder.vocabulary.merges == "pairs":
         yield from folder.say(

@@ -56,13 +56,13 @@ def _token(folder: Folder, config: dict[str, Any], name: str) -> str:
 def _vocabulary(folder: Folder) -> Iterator[Finding]:
     """The highest id of the tokenizer against the rows of the embedding."""
     rows, tokens = folder.vocab_size, folder.vocabulary.tokens
-    if rows is None or not tokens:
+    if rows is None:
         return
-    highest = max(tokens.values())
-    over = [token for token, number in tokens.items() if number >= rows]
+    over = {token: number for each in (tokens, folder.added) for token, number in each.items() if number >= rows}
+    file = "tokenizer.json" if over.keys() & tokens.keys() else "tokenizer_config.json"
     if over:
-        yield from folder.say("MODEL-VOCABULARY", "tokenizer.json", measured=highest, right=rows, words=listed(over, 3))
-    elif rows - highest - 1 > max(_SPARE, rows * _SHARE):
+        yield from folder.say("MODEL-VOCABULARY", file, measured=max(over.values()), right=rows, words=listed(over, 3))
+    elif tokens and rows - (highest := max(tokens.values())) - 1 > max(_SPARE, rows * _SHARE):
         yield from folder.say("MODEL-VOCABULARY-SMALL", "tokenizer.json", measured=highest + 1, right=rows)
 
 
@@ -93,21 +93,16 @@ def _pad(folder: Folder, tokens: dict[str, str]) -> Iterator[Finding]:
         yield from folder.say("MODEL-PAD-EOS", file, measured=pad, right="a pad token of its own")
     place = "generation_config.json" if "generation_config.json" in folder.json else "config.json"
     own = place == "config.json" and folder.kind in _OWN_PAD
-    if place in folder.json and not own and not _ids(folder.json[place].get("pad_token_id")):
+    absent = folder.bare and place == "config.json"  # there may well be a generation_config.json where the rest is
+    if place in folder.json and not own and not absent and not _ids(folder.json[place].get("pad_token_id")):
         yield from folder.say("MODEL-PAD-GENERATION", place, measured="none", right="pad_token_id")
 
 
 def _known(folder: Folder, tokens: dict[str, str]) -> Iterator[Finding]:
     """Special tokens that the vocabulary has not: transformers would add them behind its end."""
     vocabulary = folder.vocabulary.tokens
-    added = folder.json.get("tokenizer_config.json", {}).get("added_tokens_decoder")
-    listed_there = (
-        {str(item.get("content")) for item in added.values() if isinstance(item, dict)}
-        if isinstance(added, dict)
-        else set()
-    )
     for name, token in tokens.items():
-        if vocabulary and token and token not in vocabulary and token not in listed_there:
+        if vocabulary and token and token not in vocabulary and token not in folder.added:
             yield from folder.say(
                 "MODEL-TOKEN-UNKNOWN",
                 "tokenizer_config.json",
@@ -123,6 +118,6 @@ def _stops(folder: Folder, eos: str) -> Iterator[Finding]:
     stops = _ids(folder.json.get(place, {}).get("eos_token_id"))
     if place == "generation_config.json" and not stops:
         yield from folder.say("MODEL-EOS-GENERATION", place, measured="none", right="eos_token_id")
-    number = folder.vocabulary.tokens.get(eos)
+    number = folder.vocabulary.tokens.get(eos, folder.added.get(eos))
     if stops and number is not None and number not in stops:
         yield from folder.say("MODEL-EOS", place, measured=listed(stops), right=number, eos=eos)

@@ -48,7 +48,15 @@ def test_safe_text_shows_escapes_instead_of_sending_them() -> None:
 
 @pytest.mark.parametrize(
     ("severities", "code"),
-    [([], 0), (["warn"], 0), (["unknown", "warn"], 2), (["unknown", "fail"], 1), (["fail"], 1)],
+    [
+        ([], 0),
+        (["warn"], 0),
+        (["note"], 0),
+        (["note", "unknown"], 2),
+        (["unknown", "warn"], 2),
+        (["unknown", "fail"], 1),
+        (["fail"], 1),
+    ],
 )
 def test_exit_code_is_the_worst_severity_with_fail_before_unknown(severities: list[str], code: int) -> None:
     assert exit_code([finding(severity) for severity in severities]) == code
@@ -58,6 +66,12 @@ def test_text_has_a_block_for_each_finding_and_a_count() -> None:
     text = as_text([finding("fail", "a\x1b[2J"), finding("warn")])
     assert "FAIL  CODE  a\\x1b[2J\n  message\n  1 → 2\n  fix: mend it\n" in text
     assert text.endswith("verldoctor: 1 fail, 1 warn, 0 unknown: will break\n")
+
+
+def test_a_note_is_said_and_is_no_warning() -> None:
+    text = as_text([finding("note")])
+    assert text.startswith("NOTE  CODE")
+    assert text.endswith("verldoctor: 0 fail, 0 warn, 0 unknown: nothing found\n")
 
 
 def test_json_is_a_list_of_objects_in_ascii() -> None:
@@ -310,6 +324,6 @@ def test_help_loads_no_check_and_nothing_heavy() -> None:
 def test_every_rule_is_complete_and_names_no_machine_path(kind: str) -> None:
     for rule in rules(kind).values():
         assert all((rule.title, rule.fix, rule.why, rule.source))
-        assert rule.severity in ("fail", "warn", "unknown")
+        assert rule.severity in ("fail", "warn", "unknown", "note")
         assert "/work" not in f"{rule}"
     assert importlib.import_module("verldoctor.finding").rules(kind)

@@ -51,6 +51,7 @@ GENERATION = {"eos_token_id": [2, 7], "pad_token_id": 3}
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 NAMES = [EMBEDDING, HEAD, *(f"model.layers.{layer}.mlp.up_proj.weight" for layer in range(LAYERS))]
 NONE = object()  # takes a key or a file away
+BARE = {"tokenizer.json": NONE, "model.safetensors": NONE}
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
 
 
@@ -85,6 +86,10 @@ def config(**changes: Any) -> dict[str, Any]:
 
 def tokens(**changes: Any) -> dict[str, Any]:
     return {"tokenizer_config.json": merged(TOKENIZER_CONFIG, changes)}
+
+
+def added(number: int) -> dict[str, Any]:
+    return tokens(added_tokens_decoder={str(number): {"content": "<y>"}, "x": {}, "4": 7})
 
 
 def words(**changes: Any) -> dict[str, Any]:
@@ -191,6 +196,7 @@ PAIRS: dict[str, list[tuple[dict[str, str], dict[str, Any], dict[str, Any]]]] = 
     "MODEL-ATTENTION": [(CU121, config(attn_implementation="eager"), config(attn_implementation="flash_attention_2"))],
     "MODEL-DTYPE-WORD": [(CU121, config(torch_dtype="bf16"), config(torch_dtype="float32"))],
     "MODEL-QUANTIZED": [(CU121, config(quantization_config={"quant_method": "awq"}), config(quantization_config=None))],
+    "MODEL-CONFIG-ONLY": [(CU121, BARE, {"tokenizer.json": NONE})],
     "MODEL-NO-TOKENIZER": [(CU121, {"tokenizer.json": NONE}, {"tokenizer.json": NONE, "tokenizer.model": b"x"})],
     "MODEL-MERGES": [(CU121, words(merges=[["a", "b"]]), words(merges=[])), (CU121, words(merges=[["a", "b"]]), {})],
     "MODEL-TOKENIZER-CLASS": [
@@ -219,11 +225,14 @@ PAIRS: dict[str, list[tuple[dict[str, str], dict[str, Any], dict[str, Any]]]] = 
     ],
     "MODEL-EXTRA-TOKENS": [(VLLM, tokens(extra_special_tokens=["<x>"]), tokens(extra_special_tokens={}))],
     "MODEL-VOCABULARY": [
+        (CU121, added(ROWS), added(ROWS - 1)),
+        (CU121, {"added_tokens.json": {"<y>": ROWS}}, {"added_tokens.json": {"<y>": ROWS - 1}}),
+        (CU121, {**added(ROWS), "tokenizer.json": NONE}, {**added(ROWS - 1), "tokenizer.json": NONE}),
         (
             CU121,
             words(added_tokens=[{"id": ROWS, "content": "<y>"}]),
             words(added_tokens=[{"id": ROWS - 1, "content": "<y>"}]),
-        )
+        ),
     ],
     "MODEL-VOCABULARY-SMALL": [
         (CU121, {**config(vocab_size=32000), "model.safetensors": NONE}, config(vocab_size=1030))
@@ -240,6 +249,11 @@ PAIRS: dict[str, list[tuple[dict[str, str], dict[str, Any], dict[str, Any]]]] = 
     "MODEL-PAD-GENERATION": [
         (CU121, generation(pad_token_id=NONE), {}),
         (CU121, {"generation_config.json": NONE, **config(pad_token_id=NONE)}, {"generation_config.json": NONE}),
+        (
+            CU121,
+            {**BARE, **generation(pad_token_id=NONE)},
+            {**BARE, "generation_config.json": NONE, **config(pad_token_id=NONE)},
+        ),
     ],
     "MODEL-EOS-GENERATION": [(CU121, generation(eos_token_id=NONE), generation(eos_token_id=2))],
     "MODEL-EOS": [(CU121, generation(eos_token_id=7), generation(eos_token_id=[7, 2]))],
