@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from packaging.version import InvalidVersion, Version
-
+from verldoctor.bounded import Unreadable, read_object
 from verldoctor.checkpoint_files import check_file
 from verldoctor.checkpoint_shards import SHARD, check_shards
 from verldoctor.finding import Finding, found
 from verldoctor.text import safe
+from verldoctor.versions import at_least
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,6 +29,7 @@ _PARTIAL = re.compile(
 )
 _FOREIGN = re.compile(r"mp_rank_\d+.*\.pt$|.*\.distcp$|zero_pp_rank_.*\.pt$|.*_optim_states\.pt$|distrib_optim\.pt$")
 _MOST_NAMES = 100_000
+_JSON_BYTES = 33_554_432  # an index of 91 000 tensors has 9 MB
 
 
 def check(paths: Sequence[Path], context: Context) -> list[Finding]:
@@ -72,28 +72,28 @@ def _run(path: Path, names: list[str], steps: dict[int, Path], context: Context)
     elif told not in steps:
         yield found("checkpoint", "CKPT-STEP-MISSING", safe(path), measured=told, right=_there(steps))
     target = told if told in steps else max(steps, default=None)
-    for step in sorted(steps):
-        findings = list(_step(steps[step], list_names(steps[step]), context))
-        broken = any(finding.severity == "fail" for finding in findings)
+    judged = {step: list(_step(folder, list_names(folder), context)) for step, folder in sorted(steps.items())}
+    broken = {step for step, findings in judged.items() if any(finding.severity == "fail" for finding in findings)}
+    for step, findings in judged.items():
         if step == target:
             yield from findings
-            if broken:
-                yield _unsafe(path, steps, step, context)
-        elif broken:
+        elif step in broken:
             yield found("checkpoint", "CKPT-OTHER-STEP", safe(steps[step]), measured=findings[0].message)
+    if target in broken:
+        yield _unsafe(path, steps, target, broken)
 
 
 def _there(steps: dict[int, Path]) -> str:
     return ", ".join(f"global_step_{step}" for step in sorted(steps)[-3:]) or "none"
 
 
-def _unsafe(path: Path, steps: dict[int, Path], step: int, context: Context) -> Finding:
-    """The verdict on the step that would be resumed, with the newest earlier one that is whole."""
-    for other in sorted((other for other in steps if other != step), reverse=True):
-        if not any(f.severity == "fail" for f in _step(steps[other], list_names(steps[other]), context)):
-            words = {"measured": f"global_step_{step}", "right": f"global_step_{other}"}
-            return found("checkpoint", "CKPT-UNSAFE", safe(path), folder=safe(steps[other]), **words)
-    return found("checkpoint", "CKPT-UNSAFE-ALL", safe(path), measured=f"global_step_{step}")
+def _unsafe(path: Path, steps: dict[int, Path], step: int, broken: set[int]) -> Finding:
+    """The verdict on the step that would be resumed, with the newest other one that is whole."""
+    whole = max(steps.keys() - broken, default=None)
+    if whole is None:
+        return found("checkpoint", "CKPT-UNSAFE-ALL", safe(path), measured=f"global_step_{step}")
+    words = {"measured": f"global_step_{step}", "right": f"global_step_{whole}"}
+    return found("checkpoint", "CKPT-UNSAFE", safe(path), folder=safe(steps[whole]), **words)
 
 
 def _tracked(path: Path) -> int | None:
@@ -151,16 +151,16 @@ def _partial(path: Path, names: list[str]) -> Iterator[Finding]:
 def _fsdp_config(path: Path, names: list[str], context: Context) -> Iterator[Finding]:
     """v0.9.0 writes fsdp_config.json beside the shards; its world size must be theirs."""
     if "fsdp_config.json" not in names:
-        if _verl(context) >= Version("0.9"):
+        if at_least("verl", "0.9", context.stack):
             yield found("checkpoint", "CKPT-FSDP-CONFIG", safe(path), measured="missing", right="fsdp_config.json")
         return
-    table = read_json(path / "fsdp_config.json")
+    table = _object(path / "fsdp_config.json")
     sizes = sorted({int(hit[2]) for hit in map(SHARD.match, names) if hit})
-    told = table.get("world_size") if isinstance(table, dict) else None
+    told = table.get("world_size") if table else None
     if told not in sizes:
         right = f"world_size {sizes[-1]}"
         yield found("checkpoint", "CKPT-FSDP-CONFIG", safe(path / "fsdp_config.json"), measured=safe(told), right=right)
-    elif _verl(context) < Version("0.3"):
+    elif not at_least("verl", "0.3", context.stack):
         verl = safe(context.stack.get("verl", ""))
         yield found("checkpoint", "CKPT-NEWER", safe(path / "fsdp_config.json"), measured="fsdp_config.json", verl=verl)
 
@@ -174,7 +174,7 @@ def _huggingface(path: Path, names: list[str], context: Context) -> Iterator[Fin
         missing.append("huggingface/tokenizer.json (or tokenizer.model, vocab.json)")
     if missing:
         yield found("checkpoint", "CKPT-HF-MISSING", safe(path), measured=", ".join(missing))
-    if "config.json" in inside and not isinstance(read_json(folder / "config.json"), dict):
+    if "config.json" in inside and _object(folder / "config.json") is None:
         yield found("checkpoint", "CKPT-HF-BROKEN", safe(folder / "config.json"))
     for name in sorted(name for name in inside if name.endswith(_WEIGHTS)):
         yield from check_file(folder / name, context)
@@ -195,8 +195,8 @@ def _weights(path: Path, names: list[str], context: Context) -> Iterator[Finding
 
 
 def _index(path: Path, name: str, files: list[str]) -> Iterator[Finding]:
-    table = read_json(path / name)
-    weights = table.get("weight_map") if isinstance(table, dict) else None
+    table = _object(path / name)
+    weights = table.get("weight_map") if table else None
     if not isinstance(weights, dict):
         yield found("checkpoint", "CKPT-HF-BROKEN", safe(path / name))
         return
@@ -206,18 +206,9 @@ def _index(path: Path, name: str, files: list[str]) -> Iterator[Finding]:
         yield found("checkpoint", "CKPT-INDEX", safe(path / name), measured=safe(missing[0], 100) + more)
 
 
-def read_json(path: Path, most: int = 8_000_000) -> object:
-    """The JSON document at `path`; None if it is none, unreadable or larger than `most` bytes."""
+def _object(path: Path) -> dict[str, Any] | None:
+    """The JSON object at `path`; None if it is none or cannot be read."""
     try:
-        with path.open("rb") as stream:
-            raw = stream.read(most + 1)
-        return json.loads(raw) if len(raw) <= most else None
-    except (OSError, ValueError, RecursionError):
+        return read_object(path, _JSON_BYTES)
+    except Unreadable:
         return None
-
-
-def _verl(context: Context) -> Version:
-    try:
-        return Version(context.stack.get("verl", "0.2.0.post2").removeprefix("v"))
-    except InvalidVersion:
-        return Version("0.2.0.post2")

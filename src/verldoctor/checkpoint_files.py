@@ -6,12 +6,11 @@ import re
 import stat
 from typing import TYPE_CHECKING, BinaryIO
 
-from packaging.version import InvalidVersion, Version
-
 from verldoctor import pickles, safetensors_header, zip_directory
 from verldoctor.checkpoint_names import dangerous, expected, newer_torch
 from verldoctor.finding import Finding, found
 from verldoctor.text import safe
+from verldoctor.versions import at_least
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -59,7 +58,7 @@ def _file(path: Path, stream: BinaryIO, context: Context) -> Iterator[Finding]:
 
 def _safetensors(path: Path, stream: BinaryIO) -> Iterator[Finding]:
     try:
-        safetensors_header.names(stream)
+        safetensors_header.shapes(stream)
     except safetensors_header.SafetensorsError as error:
         yield found("checkpoint", "CKPT-SAFETENSORS", safe(path), measured=safe(error))
     except safetensors_header.TooLargeError as error:
@@ -133,7 +132,8 @@ def _judged(path: Path, summary: pickles.Summary, context: Context) -> Iterator[
         yield found("checkpoint", "CKPT-DANGEROUS", safe(path), measured=_few(bad))
     if odd:
         yield found("checkpoint", "CKPT-GLOBALS", safe(path), measured=_few([".".join(name) for name in odd]))
-    if _old_torch(context) and (new := [".".join(name) for name in summary.names if newer_torch(name)]):
+    new = [".".join(name) for name in summary.names if newer_torch(name)]
+    if new and not at_least("torch", "2.5", context.stack):
         torch = safe(context.stack.get("torch", ""))
         yield found("checkpoint", "CKPT-TORCH", safe(path), measured=_few(new), torch=torch)
 
@@ -141,10 +141,3 @@ def _judged(path: Path, summary: pickles.Summary, context: Context) -> Iterator[
 def _few(names: list[str]) -> str:
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return safe(", ".join(safe(name, 80) for name in names[:_MOST_NAMED]) + more, 400)
-
-
-def _old_torch(context: Context) -> bool:
-    try:
-        return Version(context.stack.get("torch", "2.3.1")) < Version("2.5")
-    except InvalidVersion:
-        return False

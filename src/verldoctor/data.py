@@ -7,8 +7,6 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packaging.version import InvalidVersion, Version
-
 from verldoctor.data_fix import Report, fix
 from verldoctor.data_jsonl import Scan
 from verldoctor.data_names import TEXT_SOURCES, TOP
@@ -25,6 +23,7 @@ from verldoctor.data_parquet import (
 from verldoctor.data_rows import Judge, Problem
 from verldoctor.finding import Finding, found
 from verldoctor.text import safe
+from verldoctor.versions import at_least
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,7 +36,7 @@ __all__ = ["Report", "check", "fix"]
 _SUFFIXES = (".parquet", ".jsonl", ".ndjson")
 _MOST_FILES = 10_000
 _HEAD = 65_536
-_JSON_READERS = Version("0.9.0")  # FACTS: v0.9.0 reads .json and .jsonl too
+_JSON_READERS = "0.9.0"  # FACTS: v0.9.0 reads .json and .jsonl too
 _LIMIT = "VERLDOCTOR_MAX_PROMPT_LENGTH"
 _DEFAULT_LIMIT = 512  # data.max_prompt_length in v0.2.0.post2's ppo_trainer.yaml
 _MAGICS = {
@@ -85,7 +84,7 @@ def _guarded(path: Path, context: Context) -> list[Finding]:
 
 def _file(path: Path, stream: BinaryIO, context: Context) -> Iterator[Finding]:
     head = stream.read(_HEAD)
-    judge = Judge(_limit(context), sources=_verl(context) < Version("0.3"))
+    judge = Judge(_limit(context), sources=not at_least("verl", "0.3", context.stack))
     if head.startswith(MAGIC):
         yield from _parquet(path, stream, judge)
     elif refusal := _refusal(head):
@@ -117,7 +116,7 @@ def _jsonl(path: Path, stream: BinaryIO, head: bytes, judge: Judge, context: Con
         yield found("data", "DATA-BOM", safe(path))
     stream.seek(3 if bom else 0)
     yield from _findings(path, Scan(judge).run(stream))
-    if _verl(context) < _JSON_READERS:
+    if not at_least("verl", _JSON_READERS, context.stack):
         yield found("data", "DATA-JSONL", safe(path), verl=safe(context.stack.get("verl", "0.2.0.post2")))
 
 
@@ -161,10 +160,3 @@ _SOURCES = ", ".join(sorted(TEXT_SOURCES)) + ", numina_*, codecontests, apps, co
 def _limit(context: Context) -> int:
     word = context.env.get(_LIMIT, "")
     return int(word) if word.isascii() and word.isdigit() and len(word) < 10 else _DEFAULT_LIMIT
-
-
-def _verl(context: Context) -> Version:
-    try:
-        return Version(context.stack.get("verl", "0.2.0.post2").removeprefix("v"))
-    except InvalidVersion:
-        return Version("0.2.0.post2")

@@ -6,7 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from verldoctor import batches, placement, visible
-from verldoctor.dump import parse_table, read_bytes, texts, whole
+from verldoctor.bounded import Unreadable
+from verldoctor.dump import parse_table, read_dump, texts, whole
 from verldoctor.finding import Finding, found
 from verldoctor.text import safe
 
@@ -73,9 +74,9 @@ def _facts(context: Context) -> dict[str, Any]:
 def _file(path: Path) -> Iterator[Finding]:
     subject = safe(path)
     try:
-        table = parse_table(read_bytes(path))
-    except (OSError, ValueError) as error:
-        yield found("devices", "DEVICES-DUMP", subject, measured=safe(getattr(error, "strerror", None) or error))
+        table = parse_table(read_dump(path))
+    except Unreadable as error:
+        yield found("devices", "DEVICES-DUMP", subject, measured=safe(error))
         return
     known = _OTHERS.union(*_ALIASES.values())
     if not known & table.keys():

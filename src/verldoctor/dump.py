@@ -7,6 +7,8 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
+from verldoctor.bounded import Unreadable, read_bytes
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -17,19 +19,15 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _NUMBER = re.compile(r"\s*(-?\d{1,24}(?:\.\d{1,6})?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE | re.ASCII)
 
 
-def read_bytes(path: Path) -> bytes:
+def read_dump(path: Path) -> bytes:
     """All of a small file.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is empty or too large to be a dump.
+        Unreadable: it cannot be read, is empty, or is too large to be a dump.
     """
-    with path.open("rb") as stream:
-        data = stream.read(MOST_BYTES + 1)
+    data = read_bytes(path, MOST_BYTES)
     if not data.strip():
-        raise ValueError("the file is empty")
-    if len(data) > MOST_BYTES:
-        raise ValueError(f"over {MOST_BYTES // 1_000_000} MB, far more than a dump")
+        raise Unreadable("the file is empty")
     return data
 
 
@@ -37,14 +35,16 @@ def parse_table(data: bytes) -> dict[str, Any]:
     """The JSON object in `data`.
 
     Raises:
-        ValueError: no JSON, or no object.
+        Unreadable: no JSON, or no object.
     """
     try:
         table = json.loads(data.decode("utf-8-sig"))
     except RecursionError:
-        raise ValueError("JSON nested too deeply") from None
+        raise Unreadable("JSON nested too deeply") from None
+    except ValueError as error:
+        raise Unreadable(str(error)[:100]) from None
     if not isinstance(table, dict):
-        raise ValueError(f"JSON of type {type(table).__name__}, not an object")  # noqa: TRY004 - a wrong file, not a wrong argument
+        raise Unreadable(f"JSON of type {type(table).__name__}, not an object")
     return table
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from verldoctor import envabi, envdists, envnames, envpaths
-from verldoctor.dump import parse_table, read_bytes, texts
+from verldoctor.bounded import Unreadable
+from verldoctor.dump import parse_table, read_dump, texts
 from verldoctor.finding import Finding, found
 from verldoctor.installed import Distribution, distributions, normal, search_path, torch_build
 from verldoctor.stackfile import ELSEWHERE, PLACE
@@ -94,10 +95,10 @@ def _folder(path: Path, context: Context) -> Iterator[Finding]:
 def _file(path: Path, context: Context) -> Iterator[Finding]:
     subject = safe(path)
     try:
-        data = read_bytes(path)
+        data = read_dump(path)
         table = parse_table(data) if path.suffix == ".json" else None
-    except (OSError, ValueError) as error:
-        yield found("env", "ENV-FILE", subject, measured=safe(getattr(error, "strerror", None) or error))
+    except Unreadable as error:
+        yield found("env", "ENV-FILE", subject, measured=safe(error))
         return
     if b"\0" in data:
         yield found("env", "ENV-FILE", subject, measured="binary, not text")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from verldoctor.finding import Finding, found
 from verldoctor.text import safe
+from verldoctor.versions import table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -17,14 +15,6 @@ if TYPE_CHECKING:
     from verldoctor.stackfile import Image
 
 _FLASH = "flash-attn"
-_TABLE = Path(__file__).with_name("tables") / "packages.json"
-
-
-@lru_cache(maxsize=1)
-def table() -> dict[str, Any]:
-    """Pairs that do not work together, and the simulators."""
-    loaded: dict[str, Any] = json.loads(_TABLE.read_text(encoding="utf-8"))
-    return loaded
 
 
 def first_of(dists: Iterable[Distribution]) -> dict[str, Distribution]:
@@ -47,7 +37,7 @@ def judge(dists: list[Distribution], image: Image | None) -> Iterator[Finding]:
 def judge_versions(versions: Mapping[str, str], subject: str) -> Iterator[Finding]:
     """Findings on a set of versions by normalised name, installed or only listed; a version may be ""."""
     yield from _pairs(versions, subject)
-    for name in table()["simulators"].split():
+    for name in table("packages")["simulators"].split():
         if name in versions:
             yield found("env", "ENV-SIMULATOR", f"{subject}: {name}" if subject else name, name=name)
 
@@ -99,7 +89,7 @@ def _public(version: str) -> str:
 def _pairs(versions: Mapping[str, str], subject: str) -> Iterator[Finding]:
     from packaging.specifiers import SpecifierSet  # noqa: PLC0415 - 20 ms, needed here only
 
-    for code, name, bad, other, when, right, error in table()["pairs"]:
+    for code, name, bad, other, when, right, error in table("packages")["pairs"]:
         pair = [_public(versions.get(key, "")) for key in (name, other)]
         if all(pair) and _in(pair[0], SpecifierSet(bad)) and _in(pair[1], SpecifierSet(when)):
             where = f"{subject}: {name}" if subject else name

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import bisect
-import json
 import re
-from functools import lru_cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from verldoctor.finding import Finding, found
 from verldoctor.installed import normal
 from verldoctor.text import safe
+from verldoctor.versions import table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_TABLE = Path(__file__).with_name("tables") / "verl_names.json"
 _MODULE = re.compile(r"(?<![\w.])(?:from|import|-m)\s+(verl(?:\.\w{1,80}){1,8})")
 _SHOWN = 50  # findings of a file; the rest are of the same kind
 _REQUIREMENT = re.compile(
@@ -24,13 +21,6 @@ _REQUIREMENT = re.compile(
     r"[ \t]*(?:==[ \t]*([\w.+!-]{1,60}))?",
     re.MULTILINE,
 )
-
-
-@lru_cache(maxsize=1)
-def table() -> dict[str, Any]:
-    """Names that never were, with the real ones, and the modules of known releases."""
-    loaded: dict[str, Any] = json.loads(_TABLE.read_text(encoding="utf-8"))
-    return loaded
 
 
 def judge(text: str, subject: str, stack: Mapping[str, str]) -> Iterator[Finding]:
@@ -45,7 +35,7 @@ def _where(subject: str, starts: list[int], at: int) -> str:
 
 
 def _never(text: str, subject: str, starts: list[int]) -> Iterator[tuple[int, Finding]]:
-    for pattern, name, right in table()["never"]:
+    for pattern, name, right in table("verl_names")["never"]:
         for match in re.finditer(pattern, text):
             yield (
                 match.start(),
@@ -55,8 +45,8 @@ def _never(text: str, subject: str, starts: list[int]) -> Iterator[tuple[int, Fi
 
 def _modules(text: str, subject: str, starts: list[int], stack: Mapping[str, str]) -> Iterator[tuple[int, Finding]]:
     version = stack.get("verl", "")
-    known = set(table()["modules"].get(version, "").split())
-    never = [pattern for pattern, _, _ in table()["never"]]
+    known = set(table("verl_names")["modules"].get(version, "").split())
+    never = [pattern for pattern, _, _ in table("verl_names")["never"]]
     for match in _MODULE.finditer(text) if known else ():
         name = match[1]
         if name in known or any(re.search(pattern, match[0]) for pattern in never):

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from verldoctor.finding import Finding, found
 from verldoctor.text import safe
+from verldoctor.versions import table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-_TABLE = Path(__file__).with_name("tables") / "gpus.json"
 _DRIVER = re.compile(r"\d{3,4}\.\d{1,3}(?:\.\d{1,3})?")
 _CAPABILITY = re.compile(r"\d{1,2}\.\d")
 _UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]{4,80}")
@@ -41,17 +38,10 @@ class Gpu:
     capability: str
 
 
-@lru_cache(maxsize=1)
-def table() -> dict[str, Any]:
-    """NVIDIA's tables: drivers, minor-version compatibility, arch lists of torch builds, capability by name."""
-    loaded: dict[str, Any] = json.loads(_TABLE.read_text(encoding="utf-8"))
-    return loaded
-
-
 def smi_failure(text: str) -> tuple[str, str] | None:
     """The error that nvidia-smi printed and what helps against it."""
     lowered = text.lower()
-    for sign, remedy in table()["smi_failures"]:
+    for sign, remedy in table("gpus")["smi_failures"]:
         if sign in lowered:
             line = next(line for line in text.splitlines() if sign in line.lower() or sign in lowered)
             return safe(line.strip() or sign), remedy
@@ -99,7 +89,7 @@ def _matching(pattern: re.Pattern[str], cell: str) -> str:
 
 def capability_of(name: str) -> str:
     """Compute capability by product name, or "": nvidia-smi before driver 510 cannot print it."""
-    return next((cap for pattern, cap in table()["capability"] if re.search(pattern, name[:100])), "")
+    return next((cap for pattern, cap in table("gpus")["capability"] if re.search(pattern, name[:100])), "")
 
 
 def judge(gpus: Iterable[Gpu], subject: str, stack: Mapping[str, str]) -> list[Finding]:
@@ -115,10 +105,10 @@ def judge(gpus: Iterable[Gpu], subject: str, stack: Mapping[str, str]) -> list[F
 
 def _driver(gpu: Gpu, where: str, stack: Mapping[str, str]) -> Finding | None:
     cuda = stack.get("cuda", "")
-    least = table()["minor_compatibility"].get(cuda.partition(".")[0], "")
+    least = table("gpus")["minor_compatibility"].get(cuda.partition(".")[0], "")
     if not gpu.driver or not least or _version(gpu.driver) >= _version(least):
         return None
-    full = table()["drivers"].get(cuda, least)
+    full = table("gpus")["drivers"].get(cuda, least)
     return found("host", "HOST-DRIVER", where, measured=gpu.driver, right=least, cuda=cuda, full=full)
 
 
@@ -129,7 +119,7 @@ def _arch(gpu: Gpu, where: str, stack: Mapping[str, str]) -> Finding | None:
     full = (
         f"{stack['torch']}+cu{stack.get('cuda', '').replace('.', '')}"  # metadata says 2.3.1, torch itself 2.3.1+cu121
     )
-    archs = (table()["archs"].get(stack["torch"]) or table()["archs"].get(full, "")).split()
+    archs = (table("gpus")["archs"].get(stack["torch"]) or table("gpus")["archs"].get(full, "")).split()
     if not archs:
         return found("host", "HOST-ARCH-UNKNOWN", where, measured=arch, torch=stack["torch"])
     if any(_runs(built, arch[3:]) for built in archs):

@@ -6,7 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from verldoctor import gpu, hostlimits, hostnet
-from verldoctor.dump import names, number, parse_table, read_bytes, texts, whole
+from verldoctor.bounded import Unreadable
+from verldoctor.dump import names, number, parse_table, read_dump, texts, whole
 from verldoctor.finding import Finding, found
 from verldoctor.text import safe
 
@@ -45,25 +46,20 @@ def dump(context: Context) -> str:
 def _live(facts: Mapping[str, Any], stack: Mapping[str, str]) -> Iterator[Finding]:
     subject = "this machine"
     yield from judge(facts, subject, stack)
-    told = facts.get("smi") or facts.get("smi_text")
-    if facts.get("driver_version") and facts.get("nvidia_device") is False and not told:
-        yield found(
-            "host", "HOST-GPU-HIDDEN", subject, measured=safe(facts["driver_version"], 20), right="/dev/nvidiactl"
-        )
-    elif not told:
-        yield found("host", "HOST-NO-GPU", subject)
+    if not (facts.get("smi") or facts.get("smi_text") or _hidden(facts)):
+        yield found("host", "HOST-NO-GPU", subject, remedy=hostlimits.remedy("gpu", facts))
 
 
 def _file(path: Path, stack: Mapping[str, str]) -> Iterator[Finding]:
     subject = safe(path)
     try:
-        data = read_bytes(path)
+        data = read_dump(path)
         if not data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"[")):
             yield from _smi(data.decode("utf-8-sig", "replace"), subject, stack)
             return
         facts = parse_table(data)
-    except (OSError, ValueError) as error:
-        yield found("host", "HOST-DUMP", subject, measured=safe(getattr(error, "strerror", None) or error))
+    except Unreadable as error:
+        yield found("host", "HOST-DUMP", subject, measured=safe(error))
         return
     if not _KNOWN & facts.keys():
         yield found("host", "HOST-DUMP", subject, measured=f"none of its keys is known ({safe(', '.join(facts), 80)})")
@@ -78,7 +74,16 @@ def judge(facts: Mapping[str, Any], subject: str, stack: Mapping[str, str]) -> I
     yield from gpu.judge(_rows(facts), subject, stack)
     if isinstance(text := facts.get("smi_text"), str) and text:
         yield from _smi(text, subject, stack)
+    if _hidden(facts):
+        words = {"measured": safe(facts["driver_version"], 20), "right": "/dev/nvidiactl"}
+        yield found("host", "HOST-GPU-HIDDEN", subject, remedy=hostlimits.remedy("gpu", facts), **words)
     yield from _capabilities(facts, subject)
+
+
+def _hidden(facts: Mapping[str, Any]) -> bool:
+    """Whether the host has a driver whose devices are not in this container."""
+    told = facts.get("smi") or facts.get("smi_text")
+    return bool(facts.get("driver_version")) and facts.get("nvidia_device") is False and not told
 
 
 def _rows(facts: Mapping[str, Any]) -> list[gpu.Gpu]:

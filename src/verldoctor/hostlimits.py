@@ -9,6 +9,7 @@ from typing import Any
 from verldoctor.dump import UNLIMITED, number, texts, whole
 from verldoctor.finding import Finding, found
 from verldoctor.text import safe
+from verldoctor.versions import table
 
 Facts = Mapping[str, Any]
 _GIB = 1 << 30
@@ -40,6 +41,12 @@ def gpu_count(facts: Facts) -> int | None:
     return len(gpus) if isinstance(gpus, list) else whole(gpus)
 
 
+def remedy(what: str, facts: Facts) -> str:
+    """How this container runtime gives a container its `gpu` or more `shm`; every way where it is not told."""
+    ways: dict[str, str] = table("containers")[what]
+    return ways.get(str(facts.get("container", "")), ways[""])
+
+
 def bad_values(
     facts: Facts, subject: str, wanted: Mapping[str, Callable[[object], Any]], kind: str
 ) -> Iterator[Finding]:
@@ -58,9 +65,10 @@ def _shm(facts: Facts, subject: str) -> Iterator[Finding]:
         return
     if size < _SHM_FAIL:  # one process has no peer to share memory with: slow, not broken
         code = "HOST-SHM" if gpus is None or gpus > 1 else "HOST-SHM-LOW"
-        yield found("host", code, subject, measured=size_text(size), right="1 GiB")
+        yield found("host", code, subject, measured=size_text(size), right="1 GiB", remedy=remedy("shm", facts))
     elif gpus and size < _SHM_FAIL * gpus:
-        yield found("host", "HOST-SHM-LOW", subject, measured=size_text(size), right=f"{gpus} GiB, 1 for each GPU,")
+        words = {"right": f"{gpus} GiB, 1 for each GPU,", "remedy": remedy("shm", facts)}
+        yield found("host", "HOST-SHM-LOW", subject, measured=size_text(size), **words)
 
 
 def _stepped(facts: Facts, subject: str, key: str, code: str, fail: int, warn: int) -> Iterator[Finding]:
@@ -106,12 +114,12 @@ def _ray(facts: Facts, subject: str) -> Iterator[Finding]:
     if gpus and 0 <= ray < gpus + 1:
         yield found("host", "HOST-RAY-HANG", subject, measured=f"{int(ray)}", right=gpus + 1, gpus=gpus)
     if usable is not None and ray > math.ceil(usable):
-        remedy = (
+        way = (
             f"pass ray.init(num_cpus={max(int(usable), 1)}), or start it so: ray start --num-cpus={max(int(usable), 1)}"
         )
         if "RAY_USE_MULTIPROCESSING_CPU_COUNT" in texts(facts.get("env")):
-            remedy = "unset RAY_USE_MULTIPROCESSING_CPU_COUNT"
-        yield found("host", "HOST-RAY-OVERCOUNT", subject, measured=f"{usable:g}", ray=f"{ray:g}", remedy=remedy)
+            way = "unset RAY_USE_MULTIPROCESSING_CPU_COUNT"
+        yield found("host", "HOST-RAY-OVERCOUNT", subject, measured=f"{usable:g}", ray=f"{ray:g}", remedy=way)
 
 
 def _user(facts: Facts, subject: str) -> Iterator[Finding]:

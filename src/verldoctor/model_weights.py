@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
-import struct
 from typing import TYPE_CHECKING, Any
 
+from verldoctor import safetensors_header
 from verldoctor.bounded import Unreadable, read_object
 from verldoctor.model_folder import Folder, is_pointer
 from verldoctor.saying import listed
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _SINGLES = ("model.safetensors", "pytorch_model.bin")
 _INDEX_BYTES = 33_554_432  # DeepSeek-V3's index, 91 000 tensors, has 9 MB
-_HEADER_BYTES = 33_554_432
 _NUMBERED = re.compile(r"(?:model|pytorch_model)-(\d{5})-of-(\d{5})\.(?:safetensors|bin)")
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d{1,5})\.")
 _HEAD = "lm_head.weight"
@@ -43,8 +41,14 @@ def judge(folder: Folder) -> Iterator[Finding]:
         yield from _none(folder, broken=bool(problems))
         return
     yield from _complete(folder, shards, index)
-    headers = {name: header for name in shards for header in [_header(folder, name)] if isinstance(header, dict)}
-    yield from _shapes(folder, index, headers, whole=len(headers) == len(shards))
+    tensors: dict[str, list[int]] = {}
+    whole = True
+    for name in shards:
+        shapes, findings = _shapes(folder, name)
+        yield from findings
+        tensors.update(shapes or {})
+        whole = whole and shapes is not None
+    yield from _fits(folder, set(index.get("weight_map", {})) or (set(tensors) if whole else set()), tensors)
 
 
 def _index(folder: Folder) -> tuple[dict[str, Any], list[Finding]]:
@@ -81,25 +85,10 @@ def _complete(folder: Folder, shards: list[str], index: dict[str, Any]) -> Itera
         yield from folder.say("MODEL-NO-INDEX", "", measured=f"{len(numbered)} of {count} shards and no index")
     if missing:
         yield from folder.say("MODEL-SHARDS", "", measured=listed(missing, 4), count=len(missing), total=len(shards))
-    for name in shards:
-        if name not in missing:
-            yield from _whole(folder, name)
     if not missing:
         yield from _total(folder, shards, index)
     if all(name.endswith(".bin") for name in shards):
         yield from folder.say("MODEL-BIN", "", measured=shards[0])
-
-
-def _whole(folder: Folder, name: str) -> Iterator[Finding]:
-    """Whether one shard is a complete file of its kind."""
-    if is_pointer(folder, name):
-        yield from folder.say("MODEL-LFS", name, measured=f"{folder.files[name]} bytes")
-    elif name.endswith(".safetensors"):
-        header = _header(folder, name)
-        if isinstance(header, str):
-            yield from folder.say("MODEL-SHARD-BROKEN", name, measured=header)
-    elif folder.files[name] == 0:
-        yield from folder.say("MODEL-SHARD-BROKEN", name, measured="0 bytes")
 
 
 def _total(folder: Folder, shards: list[str], index: dict[str, Any]) -> Iterator[Finding]:
@@ -111,64 +100,39 @@ def _total(folder: Folder, shards: list[str], index: dict[str, Any]) -> Iterator
         yield from folder.say("MODEL-SIZE", "", measured=f"{held} bytes", right=f"at least {int(said)} bytes")
 
 
-def _header(folder: Folder, name: str) -> dict[str, Any] | str:
-    """The header of a safetensors file, or what is wrong with the file; a .bin has none and is taken as it is."""
+def _shapes(folder: Folder, name: str) -> tuple[dict[str, list[int]] | None, list[Finding]]:
+    """The shapes in one weight file, None where they are not known, and findings on whether it is whole."""
+    if folder.files.get(name, -1) < 0:
+        return None, []  # told as missing
+    if is_pointer(folder, name):
+        return None, list(folder.say("MODEL-LFS", name, measured=f"{folder.files[name]} bytes"))
     if not name.endswith(".safetensors"):
-        return ""
+        empty = folder.files[name] == 0
+        return None, list(folder.say("MODEL-SHARD-BROKEN", name, measured="0 bytes")) if empty else []
     try:
         with (folder.path / name).open("rb") as stream:
-            return _parsed(stream.read(8), stream.read, folder.files.get(name, -1))
+            return safetensors_header.shapes(stream), []
+    except safetensors_header.TooLargeError as error:
+        return None, list(folder.say("MODEL-NOT-EXAMINED", name, measured=error))
     except (OSError, ValueError) as error:
-        return str(getattr(error, "strerror", None) or "no such file")
+        return None, list(folder.say("MODEL-SHARD-BROKEN", name, measured=getattr(error, "strerror", None) or error))
 
 
-def _parsed(start: bytes, read: Any, size: int) -> dict[str, Any] | str:
-    """The header after its eight bytes of length `start`; its tensors must end where the file ends."""
-    if len(start) < 8:
-        return f"{size} bytes, too short for a header"
-    (length,) = struct.unpack("<Q", start)
-    if length > size - 8 or length > _HEADER_BYTES:
-        return f"a header of {length} bytes in a file of {size}"
-    try:
-        header = json.loads(read(length))
-    except (ValueError, RecursionError):
-        return "a header that is not JSON"
-    if not isinstance(header, dict):
-        return "a header that is no object"
-    ends = [_end(value) for key, value in header.items() if key != "__metadata__"]
-    if None in ends:
-        return "a tensor without data_offsets"
-    due = 8 + length + max((end for end in ends if end is not None), default=0)
-    return header if due == size else f"{size} bytes where the header says {due}"
-
-
-def _end(tensor: Any) -> int | None:
-    offsets = tensor.get("data_offsets") if isinstance(tensor, dict) else None
-    good = isinstance(offsets, list) and len(offsets) == 2 and all(isinstance(n, int) and n >= 0 for n in offsets)
-    return int(offsets[1]) if good and offsets else None
-
-
-def _shapes(
-    folder: Folder, index: dict[str, Any], headers: dict[str, dict[str, Any]], *, whole: bool
-) -> Iterator[Finding]:
-    """Whether the tensors are those of the model that config.json describes."""
-    tensors = {key: value for header in headers.values() for key, value in header.items() if key != "__metadata__"}
-    names = set(index.get("weight_map", {})) or (set(tensors) if whole else set())
+def _fits(folder: Folder, names: set[str], tensors: dict[str, list[int]]) -> Iterator[Finding]:
+    """Whether the tensors, of which some shapes are known, are those of the model that config.json describes."""
     yield from _embedding(folder, tensors)
     if names:
         yield from _layers(folder, names)
         yield from _head(folder, names)
 
 
-def _embedding(folder: Folder, tensors: dict[str, Any]) -> Iterator[Finding]:
+def _embedding(folder: Folder, tensors: dict[str, list[int]]) -> Iterator[Finding]:
     rows = folder.vocab_size
-    for name, tensor in tensors.items():
-        shape = tensor.get("shape") if isinstance(tensor, dict) else None
-        if name.endswith(("embed_tokens.weight", "wte.weight")) and isinstance(shape, list) and len(shape) == 2:
-            if rows is not None and isinstance(shape[0], int) and shape[0] != rows:
-                yield from folder.say(
-                    "MODEL-EMBEDDING", "config.json", measured=f"vocab_size {rows}", right=shape[0], tensor=name
-                )
+    for name, shape in tensors.items():
+        if name.endswith(("embed_tokens.weight", "wte.weight")) and len(shape) == 2:
+            if rows is not None and shape[0] != rows:
+                words = {"measured": f"vocab_size {rows}", "right": shape[0], "tensor": name}
+                yield from folder.say("MODEL-EMBEDDING", "config.json", **words)
             return
 
 

@@ -24,8 +24,8 @@ class TooLargeError(ValueError):
     """The header is within the format's limit, but larger than is read here."""
 
 
-def names(stream: BinaryIO) -> list[str]:
-    """The names of the tensors in `stream`, whose offsets fit each other and the file.
+def shapes(stream: BinaryIO) -> dict[str, list[int]]:
+    """The shapes of the tensors in `stream`, whose offsets fit each other and the file.
 
     Raises:
         SafetensorsError: cut off or damaged.
@@ -42,9 +42,9 @@ def names(stream: BinaryIO) -> list[str]:
     if length > _MOST_READ:
         raise TooLargeError(f"the header is {length} bytes long")
     table = _parsed(stream.read(length))
-    spans = sorted(_span(name, entry) for name, entry in table.items() if name != "__metadata__")
-    _fill(spans, total - 8 - length)
-    return [name for _, _, name in spans]
+    table.pop("__metadata__", None)
+    _fill(sorted(_span(name, entry) for name, entry in table.items()), total - 8 - length)
+    return {name: entry["shape"] for name, entry in table.items()}
 
 
 def _parsed(raw: bytes) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from verldoctor.context import CU121
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -39,6 +41,12 @@ def _within(version: Version, bounds: tuple[str, ...]) -> bool:
     from packaging.specifiers import SpecifierSet  # noqa: PLC0415 - see release
 
     return any(SpecifierSet(bound).contains(version, prereleases=True) for bound in bounds)
+
+
+def at_least(package: str, version: str, stack: Mapping[str, str]) -> bool:
+    """Whether the stack's `package` is `version` or later; the default stack's where none is told or can be read."""
+    mine, other = release(stack.get(package, "").removeprefix("v")) or release(CU121[package]), release(version)
+    return mine is not None and other is not None and mine >= other
 
 
 def applies(code: str, stack: Mapping[str, str]) -> bool:

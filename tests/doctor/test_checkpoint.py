@@ -450,9 +450,9 @@ def test_readers_raise_only_their_own_errors(data):
         (lambda: zip_directory.entries(io.BytesIO(data)), zip_directory.ZipError),
         (lambda: zip_directory.entries(io.BytesIO(b"PK\3\4" + data + b"PK\5\6" + data[:18])), zip_directory.ZipError),
         (lambda: pickles.summary(b"\x80\x04" + data), (pickles.PickleError, pickles.TooLongError)),
-        (lambda: safetensors_header.names(io.BytesIO(data)), safetensors_header.SafetensorsError),
+        (lambda: safetensors_header.shapes(io.BytesIO(data)), safetensors_header.SafetensorsError),
         (
-            lambda: safetensors_header.names(io.BytesIO(struct.pack("<Q", len(data) + 1) + b"{" + data)),
+            lambda: safetensors_header.shapes(io.BytesIO(struct.pack("<Q", len(data) + 1) + b"{" + data)),
             safetensors_header.SafetensorsError,
         ),
     ):

@@ -29,6 +29,10 @@ BOTH: dict[str, tuple[Any, Any]] = {
         {"env": {"NVIDIA_DRIVER_CAPABILITIES": "graphics,compute"}},
         {"env": {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}},
     ),
+    "HOST-GPU-HIDDEN": (
+        {"driver_version": "550.54.15", "nvidia_device": False, "smi": []},
+        {"driver_version": "550.54.15", "nvidia_device": True, "smi": []},
+    ),
     "HOST-SHM": ({"shm_bytes": 64 << 20, "gpus": 8}, {"shm_bytes": 8 * GIB, "gpus": 8}),
     "HOST-SHM-LOW": ({"shm_bytes": 2 * GIB, "gpus": 8}, {"shm_bytes": 2 * GIB, "gpus": 2}),
     "HOST-NOFILE": ({"nofile": 1024}, {"nofile": 65_535}),
@@ -91,7 +95,7 @@ BOTH: dict[str, tuple[Any, Any]] = {
     "HOST-VALUE": ({"shm_bytes": [1]}, {"shm_bytes": "64G"}),
     "HOST-DUMP": ({"colour": "red"}, {"uid": 0}),
 }
-LIVE = {"HOST-NO-GPU", "HOST-GPU-HIDDEN", "HOST-ARCH-UNKNOWN"}
+LIVE = {"HOST-NO-GPU", "HOST-ARCH-UNKNOWN"}
 
 
 def codes(tmp_path: Path, content: Any, context: Context | None = None) -> list[str]:
@@ -268,3 +272,17 @@ def test_no_bytes_break_the_check(tmp_path: Path, data: bytes | str) -> None:
     file = tmp_path / "x"
     file.write_bytes(data if isinstance(data, bytes) else data.encode())
     assert all(isinstance(finding, Finding) for finding in host.check([file], Context(env={})))
+
+
+@pytest.mark.parametrize(
+    ("container", "fix"),
+    [
+        ("docker", "--shm-size=10g"),
+        ("kubernetes", "emptyDir"),
+        ("apptainer", "remount"),
+        ("", "Kubernetes"),
+        (["docker"], "Kubernetes"),
+    ],
+)
+def test_the_fix_is_for_the_container_runtime(tmp_path: Path, container: Any, fix: str) -> None:
+    assert fix in judged(tmp_path, {"shm_bytes": 64 << 20, "container": container})[0].fix

@@ -270,6 +270,9 @@ PAIRS: dict[str, list[tuple[dict[str, str], dict[str, Any], dict[str, Any]]]] = 
         (CU121, {"model.safetensors": struct.pack("<Q", 4) + b"nope"}, {}),
         (CU121, {"model.safetensors": NONE, "pytorch_model.bin": b""}, {"pytorch_model.bin": b"PK"}),
     ],
+    "MODEL-NOT-EXAMINED": [
+        (CU121, {"model.safetensors": struct.pack("<Q", 9_000_000) + b"{".ljust(8_999_999) + b"}"}, {}),
+    ],
     "MODEL-SIZE": [
         (
             CU121,
