@@ -1,6 +1,7 @@
 """Plan the runs of the smoke tests: which numbers of ranks on which nodes, and the words that start them."""
 
 import argparse
+import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -172,8 +173,18 @@ def how(status: int, patience: float) -> str:
     return f"ended with exit status {status}"
 
 
+def size_of(folder: str) -> int:
+    """Bytes of the file system that is mounted there; 0 where there is no such folder."""
+    try:
+        return shutil.disk_usage(folder).total
+    except OSError:
+        return 0
+
+
 def warnings(*, gpus: int, shared_memory: int) -> list[str]:
     """What will go wrong on this node, although one may try."""
+    if not shared_memory:
+        return ["there is no /dev/shm: NCCL, Ray and torch's data loaders want it; mount one, 1 GB or more"]
     if gpus and shared_memory <= LITTLE_SHARED_MEMORY:
         size = f"/dev/shm has {shared_memory >> 20} MB, too little for NCCL between processes"
         return [f"{size}: start the container with --shm-size 1g or more, or --ipc=host"]

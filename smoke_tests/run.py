@@ -81,7 +81,7 @@ def _here(options: argparse.Namespace, more: Sequence[str]) -> Here:
     if not 0 <= (options.node or 0) < options.nodes:
         raise CannotStartError(f"--node {options.node}: the nodes are 0 to {options.nodes - 1}")
     me = Member(node=options.node or 0, host=socket.gethostname(), gpus=_gpus())
-    for line in launch.warnings(gpus=me.gpus, shared_memory=shutil.disk_usage("/dev/shm").total):
+    for line in launch.warnings(gpus=me.gpus, shared_memory=launch.size_of("/dev/shm")):
         print(f"warning: {line}", file=sys.stderr)
     folder = options.report.resolve()
     if me.node == 0:

@@ -144,6 +144,13 @@ def test_little_shared_memory_is_a_warning_on_gpus_alone():
     assert launch.warnings(gpus=1, shared_memory=1 << 30) == []
 
 
+def test_no_shared_memory_is_a_warning_and_no_traceback(tmp_path):
+    assert launch.size_of(str(tmp_path)) > 0
+    assert launch.size_of(str(tmp_path / "none")) == 0
+    (line,) = launch.warnings(gpus=0, shared_memory=0)
+    assert line.startswith("there is no /dev/shm")
+
+
 # -- how ranks ended
 
 
