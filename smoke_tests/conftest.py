@@ -18,7 +18,7 @@ from smoke.world import NotEnoughGpusError, SilentRankError, World, join
 _WORLD: list[World] = []
 _WATCH: list[Watch] = []
 _FOLDER: list[Path] = []  # of the report, if there is to be one
-_LEFT_OUT: list[str] = []  # node ids that -k, -m or --quick left out
+_SELECTED: list[str] = []  # what made this a run of some of the tests only: a word of the command line, or a test's id
 _SAID_OK = "ok"
 
 
@@ -68,11 +68,12 @@ def pytest_report_header() -> str:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip, with the reason, what this world cannot run; the same on each rank."""
+    _SELECTED.extend(_narrowed(config))
     for item in items:
         reason = _why_not(item, _WORLD[0])
         if not reason and config.getoption("quick") and item.get_closest_marker("slow"):
             reason = "left out by --quick"
-            _LEFT_OUT.append(item.nodeid)
+            _SELECTED.append(item.nodeid)
         if reason:
             item.add_marker(pytest.mark.skip(reason=reason))
 
@@ -89,8 +90,18 @@ def _why_not(item: pytest.Item, world: World) -> str:
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
-    """Count what -k and the like leave out: a report of a part must not read as one of the whole."""
-    _LEFT_OUT.extend(item.nodeid for item in items)
+    """Keep what -k and the like leave out: a report of a part must not read as one of the whole."""
+    _SELECTED.extend(item.nodeid for item in items)
+
+
+def _narrowed(config: pytest.Config) -> list[str]:
+    """The words of the command line that keep files from being collected at all."""
+    option = config.option
+    ignored = [*(option.ignore or ()), *(option.ignore_glob or ())]
+    if config.args_source is not pytest.Config.ArgsSource.ARGS:
+        return ignored  # by pytest.ini, or where it was started
+    suite = Path(__file__).parent
+    return [*ignored, *(word for word in config.args if not suite.is_relative_to(Path(word).absolute()))]
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:
@@ -214,7 +225,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     world = _WORLD[0]
     _note("")
     if world.rank == 0:
-        report.write(_FOLDER[0], world, _RESULTS, seconds=time.time() - _STARTED, left_out=len(_LEFT_OUT))
+        report.write(_FOLDER[0], world, _RESULTS, seconds=time.time() - _STARTED, selected=bool(_SELECTED))
         ended.forget(_FOLDER[0], world.size)
     if not session.shouldfail:
         # torchrun ends all ranks when the first has failed: none may go before the report is written

@@ -8,6 +8,7 @@ What it does not know goes to pytest.
 import argparse
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import socket
@@ -23,6 +24,7 @@ from smoke import ended, nodes, report, together
 from smoke.part import Here, Run
 
 PROBE = 120.0  # seconds to import torch and count GPUs; a broken driver can hang there
+OURS = re.compile(r"ranks-\d+(\.json|\.txt|-logs|-so-far\.jsonl)")  # of an earlier run; nothing else is removed
 COUNT_GPUS = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
 
 
@@ -117,8 +119,9 @@ def _gpus() -> int:
 
 def _clear(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for path in folder.glob("ranks-*"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for path in folder.iterdir():
+        if OURS.fullmatch(path.name):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def _alone(here: Here) -> int:

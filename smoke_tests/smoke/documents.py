@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 NOT_KNOWN = "not known"
+NO_VERL = "verl is not installed"  # why a test was not run
 _SHOWN = 40  # lines of a run that failed as a whole; many ranks write many
 
 
@@ -35,11 +36,6 @@ def failed(run: dict[str, Any]) -> list[dict[str, Any]]:
 def broken(run: dict[str, Any]) -> bool:
     """Whether a run failed as a whole: a rank died, or pytest failed although no test did; its headline says why."""
     return not run["ok"] and ("last_lines" in run or not failed(run))
-
-
-def selected(runs: Iterable[dict[str, Any]]) -> bool:
-    """Whether -k, --quick or the like left tests out; a run that broke may not have said so."""
-    return any(run.get("left_out") for run in runs)
 
 
 def said_last(run: dict[str, Any]) -> list[str]:

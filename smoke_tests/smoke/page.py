@@ -20,7 +20,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _BADGES = {
     "gpu-pass": "passed on GPUs",
     "cpu-pass": "passed on the CPU only; says nothing about GPUs",
-    "part": "a selection of the tests passed on GPUs",
+    "part": "passed on GPUs, but not all there is to prove",
     "mixed": "passed, but not on GPUs throughout",
     "failed": "FAILED",
 }

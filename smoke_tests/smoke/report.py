@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from smoke.documents import NOT_KNOWN, broken, failed, ran_on, ranks_of, said_last, selected
+from smoke.documents import NO_VERL, NOT_KNOWN, broken, failed, patches_of, ran_on, ranks_of, said_last
 from smoke.junit import junit
 from smoke.markup import first_line, fit
 from smoke.page import page
@@ -133,8 +133,8 @@ def _counted(names: Sequence[str]) -> str:
 # -- one number of ranks
 
 
-def write(folder: Path, world: World, results: Sequence[Result], *, seconds: float, left_out: int) -> None:
-    """Write `ranks-N.json` and `ranks-N.txt` into `folder`; `left_out` tests were not asked for."""
+def write(folder: Path, world: World, results: Sequence[Result], *, seconds: float, selected: bool) -> None:
+    """Write `ranks-N.json` and `ranks-N.txt` into `folder`; `selected`: only some of the tests were asked for."""
     counts = {kind: sum(r.outcome == kind for r in results) for kind in ("passed", "failed", "not run")}
     document = {
         "headline": headline(world),
@@ -145,7 +145,7 @@ def write(folder: Path, world: World, results: Sequence[Result], *, seconds: flo
         "ended": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "seconds": round(seconds, 1),
         "counts": counts,
-        "left_out": left_out,
+        "selected": selected,
         "versions": versions(),
         "results": [asdict(r) for r in results],
     }
@@ -171,7 +171,7 @@ def text(document: dict[str, Any]) -> str:
 def whole(documents: Sequence[dict[str, Any]], *, image: str) -> dict[str, Any]:
     """One document over the documents of all runs; its headline says what they ran on and whether they passed.
 
-    A pass of only a selection of the tests is told as one, and is no `gpu_pass`.
+    A pass that proves less than all of it could is told as one, and is no `gpu_pass`.
 
     Args:
         documents: one for each number of ranks: what `write` wrote and `ok`, or what is known of a run that wrote none.
@@ -181,16 +181,26 @@ def whole(documents: Sequence[dict[str, Any]], *, image: str) -> dict[str, Any]:
     verdict = "passed" if documents and all(document["ok"] for document in documents) else "FAILED"
     devices = frozenset(document["device"] for document in documents)
     kind = {frozenset({"cuda"}): "GPU", frozenset({"cpu"}): "CPU"}.get(devices, "incomplete or mixed")
-    part = ", a selection of the tests" if selected(documents) else ""
+    part = ", a selection of the tests" if any(document.get("selected") for document in documents) else ""
+    cautions = [*_cautions(documents), *([] if kind == "GPU" else ["this says nothing about GPUs"])]
     ranks = ", ".join(str(document["ranks"]) for document in documents) or "none"
-    caution = "" if kind == "GPU" else "; this says nothing about GPUs"
     return {
-        "headline": f"{kind}, ranks {ranks}: {verdict}{part}{caution}",
+        "headline": f"{kind}, ranks {ranks}: {'; '.join([f'{verdict}{part}', *cautions])}",
         "ok": verdict == "passed",
-        "gpu_pass": kind == "GPU" and verdict == "passed" and not part,
+        "gpu_pass": kind == "GPU" and verdict == "passed" and not part and not cautions,
         "image": image,
         "runs": list(documents),
     }
+
+
+def _cautions(documents: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """What these runs cannot have proved, even on GPUs."""
+    if documents and max(document["ranks"] for document in documents) == 1:
+        yield "one rank shards nothing"
+    if any(document["device"] == "cuda" and patches_of(document) for document in documents):
+        yield "verl was patched"
+    if any(result["reason"] == NO_VERL for document in documents for result in document["results"]):
+        yield "without verl"
 
 
 def write_whole(folder: Path, documents: Sequence[dict[str, Any]], *, image: str) -> None:

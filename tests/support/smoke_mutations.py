@@ -267,7 +267,6 @@ def _broken(item, breaks):
         originalname=item.originalname,
         keywords=dict(item.keywords),
     )
-    made._nodeid = f"{item.nodeid}<{breaks.__name__}>"
     made.own_markers = list(item.own_markers)
     made.stash[_BREAKS] = breaks
     return made
@@ -285,6 +284,7 @@ def pytest_pyfunc_call(pyfuncitem):
 def pytest_runtest_makereport(item, call):
     """Turn the verdict of the test itself round; what goes wrong in setup is wrong."""
     said = yield
+    said.nodeid = f"{item.nodeid}<{item.stash[_BREAKS].__name__}>"
     if said.when == "call" and not said.skipped:
         failed = said.failed
         said.outcome = "passed" if failed else "failed"

@@ -32,7 +32,7 @@ def memory(strategy, ranks, *, figure="bytes per rank by phase", shards=None, ou
     return result(name, outcome, figures={figure: measured, **more})
 
 
-def run(ranks=1, results=None, *, device="cpu", ok=True, left_out=0):
+def run(ranks=1, results=None, *, device="cpu", ok=True, selected=False):
     """The document of one number of ranks, as `_document` in run.py completes it."""
     results = [memory(strategy, ranks) for strategy in STRATEGIES] if results is None else results
     counts = {kind: sum(r["outcome"] == kind for r in results) for kind in ("passed", "failed", "not run")}
@@ -45,7 +45,7 @@ def run(ranks=1, results=None, *, device="cpu", ok=True, left_out=0):
         "ended": "2025-01-02T03:04:05Z",
         "seconds": 12.3,
         "counts": counts,
-        "left_out": left_out,
+        "selected": selected,
         "versions": {"torch": "2.3.1", "flash-attn": "not installed", "GPUs": "none seen"},
         "results": results,
         "ok": ok,

@@ -13,6 +13,7 @@ import support.smoke_report  # noqa: F401  puts the smoke tests on the path
 
 # isort: split
 import launch
+import run
 from smoke import ended, nodes
 
 SUMMARY = """
@@ -323,3 +324,13 @@ def test_notes_and_reports_are_plain_json(tmp_path):
     ended.note(tmp_path, 0, 0, "t.py::test")
     assert json.loads((tmp_path / "rank-0.json").read_text())["test"] == "t.py::test"
     assert [path.name for path in tmp_path.iterdir()] == ["rank-0.json"]
+
+
+def test_clearing_a_report_removes_what_an_earlier_run_wrote_and_nothing_else(tmp_path):
+    for name in ("ranks-2.json", "ranks-2.txt", "ranks-4-so-far.jsonl", "ranks-of-nobility.md", "ranks-2.json.bak"):
+        (tmp_path / name).touch()
+    (tmp_path / "ranks-2-logs" / "x").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "ranks-8-logs").symlink_to(tmp_path / "elsewhere")
+    run._clear(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"ranks-of-nobility.md", "ranks-2.json.bak", "elsewhere"}

@@ -13,7 +13,7 @@ from support.smoke_report import dead, memory, result, run
 
 # The import above makes those below possible.
 # isort: split
-from smoke import page, plot, report
+from smoke import documents, page, plot, report
 from smoke.junit import junit
 from smoke.markup import fit
 
@@ -61,9 +61,31 @@ def test_the_first_words_are_the_headline():
 
 
 def test_a_selection_of_the_tests_reads_as_one():
-    everything = whole(run(1), run(2, left_out=3))
+    everything = whole(run(1), run(2, selected=True))
     assert everything["headline"] == "CPU, ranks 1, 2: passed, a selection of the tests; this says nothing about GPUs"
-    assert whole(run(1, device="cuda", left_out=3))["headline"] == "GPU, ranks 1: passed, a selection of the tests"
+    on_gpus = whole(run(2, device="cuda", selected=True))
+    assert on_gpus["headline"] == "GPU, ranks 2: passed, a selection of the tests"
+
+
+@pytest.mark.parametrize(
+    ("results", "ranks", "caution"),
+    [
+        ([result(figures={"patches": ["flash_attn"]})], 2, "verl was patched"),
+        ([result(), result(outcome="not run", reason=documents.NO_VERL)], 2, "without verl"),
+        ([result()], 1, "one rank shards nothing"),
+    ],
+)
+def test_a_gpu_run_that_cannot_have_proved_all_says_so_and_is_no_gpu_pass(results, ranks, caution):
+    everything = whole(run(ranks, results, device="cuda"))
+    assert everything["headline"] == f"GPU, ranks {ranks}: passed; {caution}"
+    assert everything["ok"] is True
+    assert everything["gpu_pass"] is False
+    assert badges(page.page(everything))[0][0] == "part"
+
+
+def test_patches_on_the_cpu_are_usual():
+    everything = whole(run(2, [result(figures={"patches": ["flash_attn"]})]))
+    assert everything["headline"] == "CPU, ranks 2: passed; this says nothing about GPUs"
 
 
 def test_the_headline_is_escaped():
@@ -80,7 +102,7 @@ def test_the_headline_is_escaped():
         ([run(1, device="cuda"), run(2, device="cuda")], "gpu-pass"),
         ([run(1, device="cuda"), run(2, device="cuda", ok=False)], "failed"),
         ([run(1, device="cuda"), dead()], "failed"),
-        ([run(1, device="cuda"), run(2, device="cuda", left_out=1)], "part"),
+        ([run(1, device="cuda"), run(2, device="cuda", selected=True)], "part"),
         ([], "failed"),
     ],
     ids=["cpu", "mixed", "gpu", "gpu failed", "gpu and dead", "a part on gpu", "nothing"],
