@@ -100,3 +100,9 @@ class ProofError(VerlstackError):
     """The composed image does not start or does not import."""
 
     exit_code = 12
+
+
+class PublishError(VerlstackError):
+    """An image must not be published as it is, or a tag must not be moved."""
+
+    exit_code = 14

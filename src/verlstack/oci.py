@@ -29,6 +29,9 @@ CONFIG = "application/vnd.oci.image.config.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
 _LAYOUT = {"imageLayoutVersion": "1.0.0"}
 NAME = "verlstack"  # repository name of an image in archives and engines
+REF_NAME = "org.opencontainers.image.ref.name"
+# Names of what refers to an image: the fallback tag of the distribution specification, and cosign's tags.
+_ABOUT = re.compile(r"sha256-[0-9a-f]{64}(\.\w+)?")
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")  # the specification allows others, which nobody uses
 _MOST = 1 << 24  # bytes of a document; that of cu121 has 20 kB
 _MOST_BLOB = 1 << 40  # bytes of a blob
@@ -267,10 +270,22 @@ def _damaged(what: str, where: Path) -> LockError:
 
 
 def _entry(folder: Path) -> dict[str, Any]:
-    (entry,) = _object(folder / "index.json")["manifests"]
-    if not isinstance(entry, dict):
+    entries = _object(folder / "index.json")["manifests"]
+    if not all(isinstance(one, dict) for one in entries):
         raise TypeError("not an object")
-    return entry
+    (entry,) = (one for one in entries if not is_about(one))
+    return dict(entry)
+
+
+def is_about(entry: dict[str, Any]) -> bool:
+    """Whether an entry of a layout's index is no image, but what refers to one."""
+    return bool(_ABOUT.fullmatch(name_in(entry)))
+
+
+def name_in(entry: dict[str, Any]) -> str:
+    """The name that an entry of a layout's index gives what it describes; nothing where it gives none."""
+    notes = entry.get("annotations")
+    return str(notes.get(REF_NAME, "")) if isinstance(notes, dict) else ""
 
 
 def _document(folder: Path, name: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Literal, Self
 from urllib.parse import urlencode, urljoin, urlsplit
 
@@ -13,13 +14,12 @@ import requests.adapters
 
 from verlstack import canonical, oci
 from verlstack.base import registry
-from verlstack.base.transport import again, document_of, means, reasons
+from verlstack.base.transport import UnwellError, again, document_of, means, reasons
 from verlstack.errors import FetchError, HashMismatchError, LockError
 from verlstack.web import redact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
     from verlstack.base.reference import Reference
     from verlstack.web import AgainError
@@ -95,10 +95,10 @@ class Writer(registry.Client):
         return self
 
     def has(self, digest: str, size: int) -> bool:
-        """Whether the registry has a blob.
+        """Whether the registry has a blob; one that it cannot tell of counts as absent.
 
         Raises:
-            FetchError: refused, unreachable.
+            FetchError: refused.
             HashMismatchError: it has one of another size under that digest.
         """
         url = f"{self.reference.api}/blobs/{digest}"
@@ -107,7 +107,10 @@ class Writer(registry.Client):
             with self.ask("HEAD", url, {}, good=(200, 404)) as response:
                 return response.status_code == requests.codes.ok, response.headers.get("Content-Length")
 
-        there, length = self.retried(url, ask)
+        try:
+            there, length = self.retried(url, ask)
+        except UnwellError:  # of one blob alone: what a full disk leaves of it; to send it anew mends that
+            return False
         if there and length is not None and length != str(size):
             what = f"the registry says that {digest} has {length} bytes, and it has {size}"
             raise HashMismatchError(what, where=redact(url), todo="its store is damaged or lies: see its operator")
@@ -131,7 +134,12 @@ class Writer(registry.Client):
         if self.has(digest, path.stat().st_size):
             return "there"
         upload = _Upload(writer=self, digest=digest, path=path, advance=advance)
-        return self.retried(f"{self.reference.api}/blobs/uploads/", upload.attempt, lambda: upload.offset)
+        return self.retried(self.reference.api, upload.attempt, lambda: upload.offset)
+
+    def mount(self, digest: str) -> bool:
+        """Whether a blob could be had from one of `mount_from`, so that nobody need send it; raises as `push_blob`."""
+        upload = _Upload(writer=self, digest=digest, path=Path(), advance=lambda _: None)
+        return self.retried(self.reference.api, upload.mounted)
 
     def push_bytes(self, data: bytes, folder: Path) -> str:
         """Have a small document in the registry as a blob, by way of a file in `folder`; returns its digest."""
@@ -186,7 +194,7 @@ class Writer(registry.Client):
         noted = self._put(data, media_type, oci.digest(data))
         self.raw("manifests", oci.digest(data))
         if noted != subject:
-            self._note(subject, _described(data, document, media_type))
+            self._note(subject, described(data, document, media_type))
         return oci.digest(data)
 
     def _note(self, subject: str, entry: dict[str, Any]) -> None:
@@ -208,8 +216,8 @@ def writer(ref: Reference, env: Mapping[str, str], **how: Any) -> Writer:
     return Writer(ref, **means(ref.host, env), **how)
 
 
-def _described(data: bytes, document: Mapping[str, Any], media_type: str) -> dict[str, Any]:
-    """The descriptor of a referrer, as the specification wants it in a list of them."""
+def described(data: bytes, document: Mapping[str, Any], media_type: str) -> dict[str, Any]:
+    """The descriptor of a referrer, as a list of referrers has it."""
     config = document.get("config")
     kind = document.get("artifactType") or (config.get("mediaType") if isinstance(config, dict) else None)
     entry: dict[str, Any] = {"digest": oci.digest(data), "mediaType": media_type, "size": len(data)}
@@ -247,14 +255,19 @@ class _Upload:
 
     def _begin(self) -> bool:
         """Ask for an upload; True if a mount made it needless."""
-        start = f"{self.writer.reference.api}/blobs/uploads/"
+        return self.mounted() or (self.at is None and self._begun(self._start))
+
+    def mounted(self) -> bool:
+        """Whether another repository gave the blob; if not, an upload may have begun, as the specification has it."""
         for repository in self.writer.mount_from:
             query = urlencode({"mount": self.digest, "from": repository})
-            if self._begun(f"{start}?{query}"):
+            if self._begun(f"{self._start}?{query}"):
                 return True
-            if self.at:  # not mounted, but begun: the specification's way to say no
-                return False
-        return self._begun(start)
+        return False
+
+    @property
+    def _start(self) -> str:
+        return f"{self.writer.reference.api}/blobs/uploads/"
 
     def _begun(self, url: str) -> bool:
         with self.writer.ask("POST", url, {}, body=lambda: b"", good=(201, 202)) as response:

@@ -20,7 +20,7 @@ TOP = {
     "cli",
     *(
         f"cli.{verbs}"
-        for verbs in ("common", "base", "bundle", "check", "diff", "flash_attn", "pin", "reproduce", "smoke")
+        for verbs in ("common", "base", "bundle", "check", "diff", "flash_attn", "pin", "publish", "reproduce", "smoke")
     ),
 }
 VERBS = {
@@ -35,8 +35,7 @@ VERBS = {
     *("check.run", "check.stacks", "check.probe"),
     "smoke.run",
     "reproduce",
-    "publish",
-    "export",
+    *("publish", "mirror", "promote", "export"),
     "prove",
 }
 BOTTOM = {

@@ -12,6 +12,7 @@ _LOOPBACK = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?")
 _REFERENCE = re.compile(
     r"(?P<name>[a-zA-Z0-9][\w.:/\[\]-]*?)(?::(?P<tag>\w[\w.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
+TAG = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
 _REPOSITORY = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*")
 DOCKER_HUB = "docker.io"
 NO_DIGEST = f"sha256:{'0' * 64}"  # of a reference that is still to be looked up, or to be written to
@@ -86,5 +87,5 @@ def place(text: str, *, insecure: bool) -> Reference:
         raise UsageError(f"{text!r} names no registry", todo="write HOST/REPOSITORY; Docker Hub is docker.io/USER/NAME")
     if insecure and not _LOOPBACK.fullmatch(ref.host):
         what = f"--insecure is for a registry on this machine, and {ref.host} is none"
-        raise UsageError(what, todo="give the registry a certificate, and its authority to us in SSL_CERT_FILE")
+        raise UsageError(what, todo="give the registry a certificate, and its authority to us in REQUESTS_CA_BUNDLE")
     return dataclasses.replace(ref, plain=insecure)

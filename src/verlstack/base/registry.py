@@ -170,6 +170,16 @@ def fallback_tag(digest: str) -> str:
     return digest.replace(":", "-")
 
 
+def media_type(manifest: bytes) -> str:
+    """The media type of a manifest or index that says none for itself is OCI's; the field is optional there alone.
+
+    Raises:
+        FetchError: it is no manifest.
+    """
+    document = document_of(manifest, "")
+    return str(document.get("mediaType") or (oci.INDEX if "manifests" in document else oci.MANIFEST))
+
+
 def _descriptors(page: bytes, url: str) -> list[dict[str, Any]]:
     found = document_of(page, url).get("manifests")
     if not isinstance(found, list) or not all(oci.is_descriptor(x) for x in found):

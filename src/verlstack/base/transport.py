@@ -33,6 +33,10 @@ _PARAMETER = re.compile(r'(\w+)="([^"]*)"')
 T = TypeVar("T")
 
 
+class UnwellError(FetchError):
+    """The registry, or the way to it, was in trouble however often it was tried."""
+
+
 class _Header(requests.auth.AuthBase):
     """Sets our own Authorization header, or none, so that a ~/.netrc does not; requests drops it at another host."""
 
@@ -94,17 +98,24 @@ class Transport:
                 e.reached = max(e.reached, reached())
                 raise
             except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as e:
-                if "CERTIFICATE_VERIFY_FAILED" in str(e):
-                    raise self._untrusted(url) from None  # stays so, however often it is tried
+                if wrong := self._untrusted(str(e), url):
+                    raise wrong from None  # stays so, however often it is tried
                 why = f"{self.reference.host} cannot be reached or hung up: {reason(e)}"
                 raise again(why, url, reached=reached()) from None
 
         return patiently(once, self.sleep, tries=self.attempts)
 
-    def _untrusted(self, url: str) -> FetchError:
-        what = f"the certificate of {self.reference.host} cannot be verified"
-        todo = "set SSL_CERT_FILE to a bundle that holds the authority of the registry"
-        return FetchError(what, where=redact(url), todo=todo)
+    def _untrusted(self, said: str, url: str) -> FetchError | None:
+        """What is wrong with the registry's TLS, if anything is."""
+        if "CERTIFICATE_VERIFY_FAILED" in said:
+            what = f"the certificate of {self.reference.host} cannot be verified"
+            todo = "set REQUESTS_CA_BUNDLE to a bundle that holds the authority of the registry"
+            return FetchError(what, where=redact(url), todo=todo)
+        if "WRONG_VERSION_NUMBER" in said or "HTTP_REQUEST" in said:
+            what = f"{self.reference.host} does not speak TLS"
+            todo = "give the registry a certificate; --insecure allows plain http on this machine"
+            return FetchError(what, where=redact(url), todo=todo)
+        return None
 
     def ask(
         self,
@@ -211,13 +222,14 @@ def means(host: str, env: Mapping[str, str]) -> dict[str, Any]:
 
     Args:
         host: of the registry.
-        env: HOME or DOCKER_CONFIG, REQUESTS_CA_BUNDLE or SSL_CERT_FILE.
+        env: HOME or DOCKER_CONFIG, REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE or SSL_CERT_FILE.
 
     Raises:
         FetchError: a credential helper fails.
     """
     session = requests.Session()
-    session.verify = env.get("REQUESTS_CA_BUNDLE") or env.get("SSL_CERT_FILE") or True
+    named = (env.get(name) for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"))  # as for the index
+    session.verify = next(filter(None, named), True)
     known = login.stored(host, env)
     return {"stored": known.basic, "identity": known.identity, "session": session}
 
@@ -242,7 +254,7 @@ def document_of(body: bytes, where: str) -> dict[str, Any]:
 def again(why: str, url: str, *, reached: int = 0, wait: float | None = None) -> AgainError:
     """A server error or a broken line: worth another attempt."""
     todo = "see whether the registry is up and a proxy is needed (HTTPS_PROXY), then run again: it resumes"
-    error = FetchError(f"the registry did not answer well: {why}", where=redact(url), todo=todo)
+    error = UnwellError(f"the registry did not answer well: {why}", where=redact(url), todo=todo)
     return AgainError(error, reached=reached, wait=wait)
 
 

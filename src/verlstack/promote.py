@@ -1,0 +1,78 @@
+"""`verlstack promote`: a tag such as `stable` put on an image that the registry has, and a line in a log."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import getpass
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from verlstack import canonical, delivery, images, upload
+from verlstack.base import reference, registry
+from verlstack.cache import storage_errors
+from verlstack.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from verlstack.workshop import Workshop
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """One line of the log.
+
+    Attributes:
+        at: when, UTC.
+        by: the user's name on this machine.
+        place: HOST/REPOSITORY.
+        before: digest that the tag had, or None.
+        after: digest that it has.
+    """
+
+    at: str
+    by: str
+    place: str
+    tag: str
+    before: str | None
+    after: str
+
+
+def promote(source: str, tag: str, shop: Workshop, *, insecure: bool, log: Path) -> Moved:
+    """Put a tag on an image; going back is putting it on the digest before.
+
+    Args:
+        source: HOST/REPOSITORY:TAG or HOST/REPOSITORY@sha256:….
+        tag: to put there; one that says what is in an image never moves.
+        shop: the surroundings.
+        insecure: plain http, on loopback only.
+        log: gets one line of JSON.
+
+    Raises:
+        UsageError: no such reference, or no tag.
+        PublishError: an immutable tag would be moved.
+        FetchError, HashMismatchError: of the registry; what the tag names is then told by the registry alone.
+        StorageError: the log cannot be written; nothing was moved.
+    """
+    ref = reference.place(source, insecure=insecure)
+    if ref.digest == reference.NO_DIGEST and not ref.tag:
+        raise UsageError(f"{source} names no image", todo="write HOST/REPOSITORY:TAG or HOST/REPOSITORY@sha256:…")
+    if not reference.TAG.fullmatch(tag):
+        raise UsageError(f"{tag!r} is no tag", todo="letters, digits, `_`, `.`, `-`; at most 128")
+    with upload.writer(ref, shop.env) as writer, storage_errors(log), log.open("a", encoding="utf-8") as out:
+        if ref.digest == reference.NO_DIGEST:
+            writer.reference = dataclasses.replace(ref, digest=images.named(writer))
+        data = writer.raw("manifests", writer.digest)
+        before = delivery.check_tag(writer, tag, writer.digest)
+        writer.push_manifest(data, registry.media_type(data), tag)
+        made = Moved(
+            at=dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            by=getpass.getuser(),
+            place=f"{ref.host}/{ref.repository}",
+            tag=tag,
+            before=before,
+            after=writer.digest,
+        )
+        out.write(f"{canonical.dumps(made).decode()}\n")
+    return made
