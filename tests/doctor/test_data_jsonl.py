@@ -40,13 +40,19 @@ def scan(raw):
     return scanned, {problem: tuple(count) for problem, count in tally.counts.items()}
 
 
+class Slow(Scan):
+    """A scan that learns nothing."""
+
+    def _add_shape(self, line, row, problems):
+        pass
+
+
 def slow(raw):
     """Every line through json.loads."""
-    scanned = Scan(JUDGE)
+    scanned = Slow(JUDGE)
     for line in raw.split(b"\n")[:-1]:
         scanned._parse(line + b"\n")
-        scanned._shapes.clear()
-        scanned._groups.clear()
+    assert scanned.parsed == raw.count(b"\n")
     return {problem: tuple(count) for problem, count in scanned.tally.counts.items()}
 
 

@@ -20,7 +20,7 @@ except ImportError:  # Python 3.10
 
 ALL = signatures()
 EACH = pytest.mark.parametrize("signature", ALL, ids=[signature.id for signature in ALL])
-NOISE = [f"step:{step} - actor/loss:{1 / (step + 1):.4f} - timing/step:{step % 7}" for step in range(1000)]
+NOISE = [f"step:{step} - actor/loss:{1 / (step + 1):.4f} - timing/step:{step % 7}" for step in range(600)]
 
 
 def test_there_are_more_than_asked_for() -> None:
@@ -52,7 +52,7 @@ def test_near_miss_is_not_taken_for_it(signature: Signature) -> None:
 
 
 @EACH
-def test_example_is_found_in_two_thousand_lines_of_noise(signature: Signature) -> None:
+def test_example_is_found_in_a_thousand_lines_of_noise(signature: Signature) -> None:
     example = signature.example.split("\n")
     first = explain([*NOISE, *example, *NOISE])[0]
     assert first.id == signature.id
