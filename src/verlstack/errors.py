@@ -106,3 +106,9 @@ class PublishError(VerlstackError):
     """An image must not be published as it is, or a tag must not be moved."""
 
     exit_code = 14
+
+
+class UnwellError(FetchError):
+    """A registry, or the way to it, is in trouble that may pass: run again later."""
+
+    exit_code = 15

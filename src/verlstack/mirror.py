@@ -150,8 +150,9 @@ def _walk(one: Source, digest: str, found: _Found) -> None:
     document = _document(data, digest)
     for member in _descriptors(document.get("manifests", []), digest):
         _walk(one, str(member["digest"]), found)
-    parts = [*([document["config"]] if "config" in document else []), *(document.get("layers") or [])]
-    found.blobs |= {str(x["digest"]): int(x["size"]) for x in _descriptors(parts, digest)}
+    parts = _descriptors(document.get("layers") or [], digest)
+    parts += _descriptors([document["config"]] if "config" in document else [], digest)
+    found.blobs |= {str(x["digest"]): int(x["size"]) for x in parts}
     found.documents[digest] = (data, registry.media_type(data))
     for row in one.referrers(digest):
         if row["digest"] not in found.documents:
@@ -181,7 +182,7 @@ def _document(data: bytes, digest: str) -> dict[str, Any]:
 def _descriptors(rows: object, digest: str) -> list[dict[str, Any]]:
     if not isinstance(rows, list) or not all(oci.is_descriptor(x) for x in rows):
         raise FetchError(f"{digest} describes blobs that no image has", todo="name another image")
-    return rows
+    return list(rows)
 
 
 def _job(one: Source, other: Target, digest: str, size: int, shop: Workshop) -> Callable[[Callable[[int], None]], How]:

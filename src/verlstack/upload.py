@@ -14,8 +14,8 @@ import requests.adapters
 
 from verlstack import canonical, oci
 from verlstack.base import registry
-from verlstack.base.transport import UnwellError, again, document_of, means, reasons
-from verlstack.errors import FetchError, HashMismatchError, LockError
+from verlstack.base.transport import again, document_of, means, reasons
+from verlstack.errors import FetchError, HashMismatchError, LockError, UnwellError
 from verlstack.web import redact
 
 if TYPE_CHECKING:

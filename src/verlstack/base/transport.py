@@ -14,7 +14,7 @@ import requests.auth
 
 from verlstack import told
 from verlstack.base import login
-from verlstack.errors import FetchError
+from verlstack.errors import FetchError, UnwellError
 from verlstack.web import AgainError, patiently, reason, redact, retry_after
 
 if TYPE_CHECKING:
@@ -31,10 +31,6 @@ _TIMEOUT = (10.0, 60.0)  # seconds to connect, and between two pieces
 _PARAMETER = re.compile(r'(\w+)="([^"]*)"')
 
 T = TypeVar("T")
-
-
-class UnwellError(FetchError):
-    """The registry, or the way to it, was in trouble however often it was tried."""
 
 
 class _Header(requests.auth.AuthBase):
