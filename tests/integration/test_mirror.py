@@ -219,9 +219,7 @@ def test_what_lies_is_not_mirrored(fakes, shop, tmp_path):
     check(f"{other.host}/team/base", digest, "here")
 
 
-@pytest.mark.parametrize(
-    "document", [{"config": 1}, {"layers": [1]}, {"layers": 1}, {"manifests": [{}]}, {"layers": None}]
-)
+@pytest.mark.parametrize("document", [{"config": 1}, {"layers": [1]}, {"layers": 1}, {"manifests": [{}]}, None])
 def test_a_manifest_that_describes_nothing(fakes, shop, tmp_path, document):
     one, other = fakes
     digest = one.put(document or b"[]")
