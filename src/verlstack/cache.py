@@ -5,8 +5,8 @@ Layout below the root (VERLSTACK_CACHE, else XDG_CACHE_HOME/verlstack, else ~/.c
 `layers/KEY.{blob,json}` finished layers · `compiled/KEY/SHA256.json` what compiled wheels were made with ·
 `symbols/` what libraries define that those link to · `bases/KEY/` base images · `answers/` of the resolver ·
 `needs/` what a wheel's objects need of the C library · `baselibs/` what a base's C library has ·
-`probes/` import probes by lock · `tool-wheels/` of bundles · `parts/` downloads to resume ·
-`verlstack-tmp/` what is being written, and images that run unpacked · `locks/`.
+`probes/` import probes by lock · `contents/` what of packages a layer holds · `tool-wheels/` of bundles ·
+`parts/` downloads to resume · `verlstack-tmp/` what is being written, and images that run unpacked · `locks/`.
 """
 
 from __future__ import annotations

@@ -186,12 +186,17 @@ def check_blobs(layout: Path, workers: int) -> None:
         LockError: naming the first that is missing or not what its digest says.
     """
     digests = [entry["digest"] for entry in oci.read_layout(layout)[1]["layers"]]
-
-    def check(digest: str) -> None:
-        path = layout / oci.blob_path(digest)
-        if not path.is_file() or f"sha256:{sha256_file(path)}" != digest:
-            what = "a layer is missing, or is not what its digest says"
-            raise LockError(what, where=str(path), todo="copy or build the image again")
-
     with futures.ThreadPoolExecutor(workers) as pool:
-        list(pool.map(check, digests))
+        list(pool.map(lambda digest: check_blob(layout, digest), digests))
+
+
+def check_blob(layout: Path, digest: str) -> None:
+    """Hash one layer of a layout.
+
+    Raises:
+        LockError: it is missing, or not what its digest says.
+    """
+    path = layout / oci.blob_path(digest)
+    if not path.is_file() or f"sha256:{sha256_file(path)}" != digest:
+        what = "a layer is missing, or is not what its digest says"
+        raise LockError(what, where=str(path), todo="copy or build the image again")

@@ -22,6 +22,7 @@ TOP = {
         f"cli.{verbs}"
         for verbs in ("common", "base", "bundle", "check", "diff", "flash_attn", "pin", "publish", "reproduce", "smoke")
     ),
+    *("cli.sbom",),
 }
 VERBS = {
     *("base.assemble", "base.show", "base.diff", "base.use"),
@@ -37,6 +38,7 @@ VERBS = {
     "reproduce",
     *("publish", "mirror", "promote", "export"),
     "prove",
+    "sbom.make",
 }
 BOTTOM = {
     *(
