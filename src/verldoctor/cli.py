@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from verldoctor.context import Context, here
 from verldoctor.report import as_json, as_text, exit_code
 from verldoctor.run import KINDS, MACHINE, check_all, check_kind, fix_data, live_dump
 from verldoctor.text import safe
@@ -16,6 +15,7 @@ from verldoctor.text import safe
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from verldoctor.context import Context
     from verldoctor.finding import Finding
 
 USAGE = 2  # a usage error, too, is "cannot tell"
@@ -78,6 +78,8 @@ def _answer(arguments: argparse.Namespace) -> tuple[int, str]:
     kinds, paths = split_words(arguments.words)
     if problem := _misuse(kinds, paths, arguments):
         return USAGE, _complaint(problem)
+    from verldoctor.context import here  # noqa: PLC0415 - --help needs none
+
     context = here(dump=arguments.dump)
     if arguments.dump:
         return 0, live_dump(kinds[0], context)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from verldoctor import overrides
-from verldoctor.dispatch import kind_of
 from verldoctor.finding import Finding, found
 from verldoctor.text import safe
 
@@ -38,6 +37,8 @@ def check_kind(kind: str, paths: Sequence[Path], context: Context) -> list[Findi
 
 def check_all(kinds: Sequence[str], paths: Sequence[Path], context: Context) -> list[Finding]:
     """Findings over `paths`, each under the kind it looks like, and of env and host of this machine as asked."""
+    from verldoctor.dispatch import kind_of  # noqa: PLC0415 - a single kind sorts nothing
+
     wanted = list(KINDS) if "all" in kinds else list(kinds)
     groups: dict[str, list[Path]] = {kind: [] for kind in wanted if "all" in kinds and kind in MACHINE[:2]}
     groups.update({kind: [] for kind in wanted if "all" not in kinds and kind in MACHINE})
