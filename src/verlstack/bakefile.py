@@ -91,7 +91,8 @@ def render(stack: Stack, lock: Lock, *, uv: str, torch: Sequence[str]) -> str:
 
 
 def _contexts(stack: Stack) -> dict[str, str]:
-    found = {"verl-source": f"{stack.verl.repository}.git#{stack.verl.commit}"}
+    # a tag can move, but the hash of the wheel made from it is an argument, too
+    found = {"verl-source": f"{stack.verl.repository}.git#{stack.verl.commit or stack.verl.tag}"}
     found |= {name: f"docker-image://{image}" for name, image in stack.dockerfile if name == "os"}
     return found
 

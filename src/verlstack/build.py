@@ -251,13 +251,14 @@ def _labels(stack: Stack, lock: Lock, base: Base, *, fast: bool, complete: bool)
         "org.opencontainers.image.description": stack.title,
         "org.opencontainers.image.version": stack.verl.version,
         "org.opencontainers.image.source": stack.verl.repository,
-        "org.opencontainers.image.revision": stack.verl.commit,
         f"{_LABEL}.stack": stack.name,
         f"{_LABEL}.pins": " ".join((*stack.requires, *_source_pins(stack))),
         f"{_LABEL}.lock": f"sha256:{lock.digest}",
         f"{_LABEL}.base": base.reference,
         f"{_LABEL}.base.scope": "local" if base.local else "pinned",
     }
+    if stack.verl.commit:
+        labels["org.opencontainers.image.revision"] = stack.verl.commit
     if stack.flash_attn and lock.compiled:
         labels |= _compiled_labels(stack.flash_attn, lock.compiled, complete=complete)
     if fast:

@@ -13,6 +13,8 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from packaging.utils import canonicalize_name
+
 from verlstack import plan, store, tar, wheel
 from verlstack.content import Inline
 from verlstack.errors import BuildError, LockError
@@ -43,6 +45,7 @@ class Settings:
         format: image format number.
         epoch: mtime of every entry.
         compression: how blobs are compressed.
+        leave_out: (package, path in site-packages) of files of wheels that stay out.
     """
 
     interpreter: Interpreter
@@ -51,12 +54,16 @@ class Settings:
     format: int
     epoch: int
     compression: Compression
+    leave_out: tuple[tuple[str, str], ...] = ()
 
     def job(self, name: str, *, wheels: Iterable[tuple[Path, str]] = (), entries: Iterable[tar.Entry] = ()) -> Job:
         """A layer of these wheels and loose entries."""
+        files = tuple(sorted(wheels, key=lambda w: w[0].name))
+        packages = {canonicalize_name(path.name.partition("-")[0]): sha256 for path, sha256 in files}
         return store.Job(
             name=name,
-            wheels=tuple(sorted(wheels, key=lambda w: w[0].name)),
+            wheels=files,
+            leave_out=tuple((packages[owner], path) for owner, path in self.leave_out if owner in packages),
             entries=tuple(entries),
             venv=wheel.Venv(root=VENV_ROOT, python=self.python),
             format=self.format,

@@ -12,8 +12,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from verlstack import closurediff, images, lockfile, oci, pins, pullcost, repin, sides
+from verlstack import closurediff, images, inherit, lockfile, oci, pins, pullcost, repin, sides
 from verlstack.errors import LockError, PinsError, UsageError
+from verlstack.schema import Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +35,7 @@ class Repinned:
 
     Attributes:
         key: as the pins have it, `ray[default]`.
-        before: its bound before; None where it had none.
+        before: its bound before; None where the stack had none of its own.
         why: the reason that stands there now.
         doubtful: it is the reason of the bound before.
     """
@@ -131,14 +132,19 @@ def _parse(word: str, stack: Stack) -> tuple[str, str]:
 
 
 def _repinned(text: str, stack: str, name: str, version: str, why: str | None) -> Repinned:
-    requires: dict[str, Any] = tomllib.loads(text)["stack"][stack]["requires"]
+    stacks = tomllib.loads(text)["stack"]
+    requires: dict[str, Any] = inherit.whole(Table(stacks, "stack"), stack).values["requires"]
     key = next((k for k in requires if canonicalize_name(k.partition("[")[0]) == canonicalize_name(name)), None)
     after = f"=={version}"
-    if key is None:
+    own = key in stacks[stack].get("requires", {})
+    if key is None or not own:
+        if not why and key:
+            what = f"{stack} inherits {key}{requires[key]['bound']} from {stacks[stack]['extends']}"
+            raise UsageError(what, todo='give the reason why it needs another one: --why "…"')
         if not why:
             what = f"{name} is not among the pins of {stack}, and every pin carries its reason"
             raise UsageError(what, todo='give the reason: --why "…"; it then becomes a layer of its own')
-        return Repinned(key=name, before=None, after=after, why=why, doubtful=False)
+        return Repinned(key=key or name, before=None, after=after, why=why, doubtful=False)
     old = requires[key]
     return Repinned(
         key=key, before=old["bound"], after=after, why=why or old["why"], doubtful=not why and old["bound"] != after

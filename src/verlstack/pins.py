@@ -13,7 +13,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
-from verlstack import canonical, plan, verltags
+from verlstack import canonical, inherit, plan, verltags
 from verlstack.errors import PinsError, StorageError, UsageError
 from verlstack.extension import pin
 from verlstack.layer import Compression
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FORMAT = 1  # the image format this code writes
 _STACK_KEYS = (
     *("title", "python", "cuda", "platform", "registry_base", "requires", "verl", "build_tools", "environment"),
-    *("flash_attn", "dockerfile"),
+    *("flash_attn", "dockerfile", "leave_out", "cannot"),
 )
 
 
@@ -45,14 +45,14 @@ class Verl:
 
     Attributes:
         tag: tag in `repository`.
-        commit: the commit which that tag must name.
+        commit: the commit which that tag must name; None where nobody has seen it: then only the sdist is used.
         sdist: file name of the release sdist of the same tag on the package index.
         sdist_sha256: its hash.
         strip: paths removed from the source before it is built.
     """
 
     tag: str
-    commit: str
+    commit: str | None
     repository: str
     sdist: str
     sdist_sha256: str
@@ -66,7 +66,11 @@ class Verl:
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """One set of pins, with what all stacks share folded in."""
+    """One set of pins, with what all stacks share folded in.
+
+    Attributes:
+        leave_out: (package, path in site-packages) of files of wheels that the image does not get.
+    """
 
     name: str
     title: str
@@ -80,6 +84,7 @@ class Stack:
     environment: tuple[tuple[str, str], ...]
     flash_attn: Extension | None
     dockerfile: tuple[tuple[str, str], ...]
+    leave_out: tuple[tuple[str, str], ...]
     debian_packages: tuple[str, ...]
     heavy_bytes: int
     groups: tuple[Group, ...]
@@ -94,7 +99,11 @@ class Stack:
         Comments, reasons, places to look and what the Dockerfile stands on do not count.
         """
         compiled = self.flash_attn and self.flash_attn.anywhere
-        return canonical.digest(dataclasses.replace(self, flash_attn=compiled, dockerfile=()))
+        counts = dataclasses.replace(self, flash_attn=compiled, dockerfile=())
+        facts = {field.name: getattr(counts, field.name) for field in dataclasses.fields(counts)}
+        if not self.leave_out:
+            del facts["leave_out"]  # the locks of stacks without it are older than this key
+        return canonical.digest(facts)
 
     def tag(self, *, without: Extension | None = None) -> str:
         """Name of the image: the stack, and what it lacks."""
@@ -113,7 +122,7 @@ def load(path: Path, name: str) -> Stack:
     try:
         stacks = _stacks(document)
         if name in stacks.values:
-            return _stack(name, stacks.table(name), document)
+            return _stack(name, inherit.whole(stacks, name), document)
     except BadValueError as bad:
         where = f"{path}, [stack.{name}]"
         raise PinsError(str(bad), where=where, todo="mend the pins; stack cu121 is an example") from None
@@ -197,7 +206,7 @@ def _verl(table: Table) -> Verl:
         raise BadValueError(f"verl has no tag {tag}; the nearest real ones are {near}")
     return Verl(
         tag=tag,
-        commit=table.text("commit", r"[0-9a-f]{40}", "40 hexadecimal digits"),
+        commit=table.optional("commit", r"[0-9a-f]{40}", "40 hexadecimal digits"),
         repository=table.text("repository", r"[a-z+]+://[^\s@]+", "an address without user and password"),
         sdist=table.text("sdist", r"[A-Za-z0-9][^/\s]*", "a file name"),
         sdist_sha256=table.text("sdist_sha256", r"[0-9a-f]{64}", "64 hexadecimal digits"),
@@ -223,6 +232,20 @@ def _dockerfile(table: Table) -> tuple[tuple[str, str], ...]:
         if not re.fullmatch(r"\S+@sha256:[0-9a-f]{64}", image):
             raise BadValueError(f"dockerfile.{name} = {image!r} has no digest; a tag can move")
     return tuple(sorted(images.items()))
+
+
+def _leave_out(table: Table) -> tuple[tuple[str, str], ...]:
+    found = []
+    for place in table.reasons("leave_out"):
+        package, _, path = place.partition("/")
+        if (
+            package != canonicalize_name(package)
+            or not path
+            or any(part in {"", ".", ".."} for part in path.split("/"))
+        ):
+            raise BadValueError(f"leave_out.{place!r} must be package/path, the path as in site-packages")
+        found.append((package, path))
+    return tuple(found)
 
 
 def _groups(layers: Table) -> tuple[Group, ...]:
@@ -263,6 +286,7 @@ def _stack(name: str, table: Table, document: Table) -> Stack:
         environment=tuple(sorted(environment.items())),
         flash_attn=_flash_attn(table),
         dockerfile=_dockerfile(table),
+        leave_out=_leave_out(table),
         debian_packages=debian.reasons("packages"),
         heavy_bytes=layers.integer("heavy_bytes", 1, 10**12),
         groups=_groups(layers),

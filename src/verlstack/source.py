@@ -111,7 +111,7 @@ class Builder:
 
     def _build(self, recipe: Recipe, work: Path, verl: Verl | None, expected: str | None) -> Path:
         python = self._environment(recipe)
-        if verl is not None and not self.offline and (checkout := _checkout(verl, work / "git", self.run)):
+        if verl and verl.commit and not self.offline and (checkout := _checkout(verl, work / "git", self.run)):
             made = _wheel(recipe, checkout, work / "git-out", python, self.run)
             if expected in {None, sha256_file(made)}:
                 self.say(f"{recipe.project}: built from tag {verl.tag}, commit {verl.commit[:12]}")

@@ -29,6 +29,7 @@ class Job:
         name: layer name.
         wheels: (path, sha256) of each wheel, sorted by file name.
         entries: entries that come from no wheel.
+        leave_out: (sha256 of a wheel, path in site-packages) of files that stay out.
         venv: where wheels are installed.
         format: image format number.
         epoch: mtime of every entry.
@@ -50,6 +51,7 @@ class Job:
     python: str
     cache_tag: str
     tags: frozenset[Tag]
+    leave_out: tuple[tuple[str, str], ...] = ()
 
     @cached_property
     def key(self) -> str:
@@ -57,7 +59,8 @@ class Job:
         entries = [(e.path, e.uid, e.gid, e.kind, e.mode, e.link, layer.fingerprint(e)) for e in self.entries]
         wheels = [(path.name, sha256) for path, sha256 in self.wheels]
         parts = [wheels, entries, self.venv, self.format, self.epoch, self.compression, self.python, self.cache_tag]
-        return canonical.digest([*parts, VERSION, sorted(map(str, self.tags)) if wheels else []])
+        parts += [VERSION, sorted(map(str, self.tags)) if wheels else []]
+        return canonical.digest([*parts, self.leave_out] if self.leave_out else parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,8 +143,10 @@ def entries_of(job: Job, progress: Callable[[int], None]) -> list[tar.Entry]:
     owners: dict[str, tuple[tar.Entry, str]] = {}
     found: list[tar.Entry] = []
     with Compiler(job.interpreter, job.cache_tag) as compiler:
-        for path, _ in job.wheels:
+        for path, sha256 in job.wheels:
             plan = wheel.plan(path, job.venv, job.tags)
+            if strays := [stray for owner, stray in job.leave_out if owner == sha256]:
+                plan = wheel.without(plan, job.venv, strays)
             bytecode = compiler.entries(plan.entries, progress)
             whole = [*plan.entries, *bytecode, wheel.record_entry(plan, job.venv, bytecode)]
             _check_owners(whole, path.name, owners)

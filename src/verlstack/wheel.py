@@ -27,11 +27,12 @@ from packaging.version import Version
 
 from verlstack import tar
 from verlstack.content import Inline, Member, Reader, Source
+from verlstack.errors import WheelError
 from verlstack.zips import error, has_control_characters, members, unfit
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from installer.scripts import ScriptSection
@@ -130,6 +131,23 @@ def plan(path: Path, venv: Venv, tags: frozenset[Tag]) -> Plan:
         text = "; ".join(issues[:3]) if issues else str(e) or type(e).__name__
         text = text.replace(str(path), path.name)
         raise error(path, f"is not a valid wheel: {text}") from e
+
+
+def without(planned: Plan, venv: Venv, paths: Sequence[str]) -> Plan:
+    """The plan without some files, named as in site-packages; RECORD will not have them either.
+
+    Raises:
+        WheelError: the wheel has no such file.
+    """
+    gone = {f"{venv.site_packages}/{path}" for path in paths}
+    if absent := sorted(gone - {entry.path for entry in planned.entries}):
+        what = f"has no file {_relative(absent[0], venv)} that could be left out"
+        raise WheelError(f"{planned.wheel} {what}", where=planned.wheel, todo="mend leave_out in stacks.toml")
+    rows = zip(planned.entries, planned.hashes, strict=True)
+    kept = [(entry, digest) for entry, digest in rows if entry.path not in gone]
+    return dataclasses.replace(
+        planned, entries=tuple(entry for entry, _ in kept), hashes=tuple(digest for _, digest in kept)
+    )
 
 
 def record_entry(plan: Plan, venv: Venv, bytecode: Iterable[tar.Entry]) -> tar.Entry:

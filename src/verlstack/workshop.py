@@ -93,4 +93,5 @@ class Workshop:
             format=FORMAT,
             epoch=stack.epoch,
             compression=compression or stack.compression,
+            leave_out=stack.leave_out,
         )

@@ -154,7 +154,6 @@ WRONG = {
     "no verl": (bent(stack__demo__verl=GONE), "verl must be given as dict"),
     "verl is a string": (bent(stack__demo__verl="v0.2"), "verl = 'v0.2' is no dict"),
     "no tag": (bent(stack__demo__verl__tag=GONE), "tag must be given"),
-    "no commit": (bent(stack__demo__verl__commit=GONE), "commit must be given"),
     "short commit": (bent(stack__demo__verl__commit="abc"), "commit = .* 40 hexadecimal"),
     "no repository": (bent(stack__demo__verl__repository=GONE), "repository must be given"),
     "no sdist": (bent(stack__demo__verl__sdist=GONE), "sdist must be given"),
@@ -260,6 +259,7 @@ CHANGES = {
     "build tool": bent(stack__demo__build_tools__setuptools={"bound": "==75.8.1", "why": "x"}),
     "tag": bent(stack__demo__verl__tag="v0.2"),
     "commit": bent(stack__demo__verl__commit="e" * 40),
+    "no commit": bent(stack__demo__verl__commit=GONE),
     "repository": bent(stack__demo__verl__repository="https://git.invalid/fork"),
     "sdist": bent(stack__demo__verl__sdist="verl-0.2.0.post2.zip"),
     "sdist hash": bent(stack__demo__verl__sdist_sha256="6" * 64),
@@ -277,6 +277,7 @@ CHANGES = {
     "wheel's size": pinned(wheel_size=10),
     "wheel's compiler": pinned(wheel_compiler="nvcc 12.4.131, g++ 12.2.0"),
     "wheel's name": pinned(wheel=NAME.replace("+cu12torch2.3cxx11abiFALSE", "")),
+    "left out": bent(stack__demo__leave_out={"six/x.py": "x"}),
     "debian": bent(debian__packages__git="x"),
     "heavy": bent(layers__heavy_bytes=1001),
     "group name": bent(layers__group__1__name="rest"),
@@ -319,7 +320,7 @@ def test_every_field_is_tried():
             "verl",
             "environment",
         ),
-        *("flash_attn", "debian_packages", "heavy_bytes", "groups", "epoch", "compression", "fast_level"),
+        *("flash_attn", "debian_packages", "heavy_bytes", "groups", "epoch", "compression", "fast_level", "leave_out"),
     }
 
 
@@ -409,3 +410,16 @@ def test_names_that_are_no_file_names(name, tmp_path):
     document["stack"][name] = document["stack"]["demo"]
     with pytest.raises(VerlstackError):
         load(tmp_path, document, name)
+
+
+@pytest.mark.parametrize("place", ["six", "six/", "Six/x.py", "six/../x.py", "six//x.py"])
+def test_what_is_no_file_of_a_package(place, tmp_path):
+    with pytest.raises(PinsError, match=r"leave_out.* must be package/path"):
+        load(tmp_path, bent(stack__demo__leave_out={place: "a stray"}))
+
+
+def test_files_that_are_left_out(tmp_path):
+    stack = load(tmp_path, bent(stack__demo__leave_out={"six/b/c.py": "a stray", "six/a.py": "likewise"}))
+    assert stack.leave_out == (("six", "a.py"), ("six", "b/c.py"))
+    with pytest.raises(PinsError, match=r"leave_out\.six/a\.py must be \"the reason\""):
+        load(tmp_path, bent(stack__demo__leave_out={"six/a.py": ""}))

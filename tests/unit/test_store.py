@@ -375,3 +375,43 @@ def test_layers_that_do_not_fit_over_each_other(cache, one, other):
         store.check_claims(layers)
     with pytest.raises(WheelError, match="layer o"):
         store.check_claims(layers[::-1])
+
+
+# -- files that stay out
+
+
+def test_a_stray_file_stays_out_of_the_layer_and_of_record(tmp_path, cache):
+    one, two = (Wheel(name=n, files={f"{n}/x.py": b"", "backend.py": n.encode()}).write(tmp_path) for n in ("a", "b"))
+    with pytest.raises(WheelError):
+        build(job(one, two), cache)
+    sha256 = hashlib.sha256(one.read_bytes()).hexdigest()
+    the_job = job(one, two, leave_out=((sha256, "backend.py"),))
+    made = store.entries_of(the_job, lambda _: None)
+    assert sum(entry.path == f"{SITE}/backend.py" for entry in made) == 1
+    records = {e.path: e.content.data.decode() for e in made if e.path.endswith("/RECORD")}
+    assert [("backend.py" in text) for _, text in sorted(records.items())] == [False, True]
+    assert build(the_job, cache).claims
+
+
+def test_leaving_out_changes_the_key_of_that_layer_alone(tmp_path):
+    wheels = [(Wheel(name=n, files={"x.py": b""}).write(tmp_path), n * 64) for n in "ab"]
+    settings = compose.Settings(
+        interpreter=types.SimpleNamespace(executable=Path("python"), version="3.10.13"),
+        python="3.10",
+        platform="x86_64-manylinux_2_35",
+        format=1,
+        epoch=5,
+        compression=HOW,
+    )
+    bent = dataclasses.replace(settings, leave_out=(("a", "x.py"),))
+    keys = [[s.job("libs", wheels=[w]).key for w in wheels] for s in (settings, bent)]
+    assert keys[0][0] != keys[1][0]
+    assert keys[0][1] == keys[1][1]
+
+
+def test_a_file_that_the_wheel_has_not_cannot_be_left_out(tmp_path, cache):
+    one = Wheel(name="a").write(tmp_path)
+    sha256 = hashlib.sha256(one.read_bytes()).hexdigest()
+    with pytest.raises(WheelError, match=r"has no file none\.py") as e:
+        build(job(one, leave_out=((sha256, "none.py"),)), cache)
+    assert "leave_out" in e.value.todo
