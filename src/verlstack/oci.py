@@ -209,10 +209,15 @@ def archive(folder: Path, *, tag: str, docker: bool) -> Iterator[bytes]:
         layers = [blob_path(x["digest"]) for x in manifest["layers"]]
         row = {"Config": blob_path(manifest["config"]["digest"]), "Layers": layers, "RepoTags": [f"{NAME}:{tag}"]}
         entries.append(tar.file("manifest.json", Inline(data=canonical.dumps([row]))))
-    return layer.stream(layer.arrange(entries), epoch=_epoch(config, folder))
+    return layer.stream(layer.arrange(entries), epoch=epoch(config, folder))
 
 
-def _epoch(config: dict[str, Any], folder: Path) -> int:
+def epoch(config: dict[str, Any], folder: Path) -> int:
+    """When an image was made, in seconds since 1970.
+
+    Raises:
+        LockError: its config does not say.
+    """
     try:
         return int(dt.datetime.fromisoformat(config["created"]).timestamp())
     except (KeyError, TypeError, ValueError, OverflowError) as e:

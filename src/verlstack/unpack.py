@@ -78,11 +78,19 @@ def _place(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path, root
     elif target.name.startswith(".wh."):
         _remove({target.with_name(target.name.removeprefix(".wh."))} - added)
     elif member.isdir() or member.isreg() or member.issym() or member.islnk():
-        target.parent.mkdir(parents=True, exist_ok=True)
+        folders(target.parent)
         if not (member.isdir() and target.is_dir() and not target.is_symlink()):
             _remove({target})
         _write(archive, member, target, root)
         added.add(target)
+
+
+def folders(path: Path) -> None:
+    """Make a folder and those above it that no layer has an entry for, as 0755 whatever the umask."""
+    if not path.is_dir():
+        folders(path.parent)
+        path.mkdir()
+        path.chmod(0o755)
 
 
 def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path, root: Path) -> None:

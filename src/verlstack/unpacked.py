@@ -9,7 +9,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from verlstack import oci, unpack
 from verlstack.cache import sha256_file, storage_errors
@@ -76,7 +76,19 @@ class Root:
 
 @contextlib.contextmanager
 def unpacked(layout: Path, cache: Cache, progress: Progress) -> Iterator[Root]:
-    """Unpack an image below the cache's `tmp`, and remove it afterwards.
+    """Unpack an image below the cache's `tmp` so that programs can run in it, and remove it afterwards.
+
+    Args, raises: as `laid`.
+    """
+    with laid(layout, cache, progress) as (root, config):
+        with storage_errors(root):
+            _name_hosts(root)
+        yield Root(folder=root, environment=dict(pair.split("=", 1) for pair in config["config"]["Env"]))
+
+
+@contextlib.contextmanager
+def laid(layout: Path, cache: Cache, progress: Progress) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The root folder of an image unpacked below the cache's `tmp`, and its config; removed afterwards.
 
     Args:
         layout: folder of the OCI layout.
@@ -103,11 +115,9 @@ def unpacked(layout: Path, cache: Cache, progress: Progress) -> Iterator[Root]:
                     )
                 unpack.lay(path, entry["mediaType"], root)
                 progress.advance("unpack", entry["size"])
-            _name_hosts(root)
         progress.finish("unpack", f"{len(manifest['layers'])} layers")
-        environment = dict(pair.split("=", 1) for pair in config["config"]["Env"])
         try:
-            yield Root(folder=root, environment=environment)
+            yield root, config
         finally:
             _make_removable(root)
 

@@ -1,4 +1,4 @@
-"""Verbs that bring images to others: publish, mirror, promote."""
+"""Verbs that bring images to others: publish, mirror, promote, export."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from verlstack.cli.common import dist, project, workshop
 
 if TYPE_CHECKING:
     import argparse
+
+    from verlstack.workshop import Workshop
 
 _IMAGE = "a stack, the folder of a layout, or sha256:… of one in dist"
 _DIST = "where images are (default: dist beside constraints)"
@@ -32,7 +34,12 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser], common:
     mirror.add_argument("source", metavar="SRC", help="HOST/REPOSITORY:TAG, HOST/REPOSITORY@sha256:…, or a layout")
     mirror.add_argument("target", metavar="DST", help="HOST/REPOSITORY[:TAG], or ./FOLDER")
     mirror.set_defaults(verb=_mirror)
-    for verb in (publish, mirror):
+    text = "an image as one squashfs file, for enroot, pyxis and Apptainer"
+    export = verbs.add_parser("export", parents=[common], help=text)
+    export.add_argument("image", metavar="IMAGE", help=_IMAGE)
+    export.add_argument("file", type=Path, metavar="FILE.sqsh", help="what to write")
+    export.set_defaults(verb=_export)
+    for verb in (publish, mirror, export):
         verb.add_argument("--dist", type=Path, metavar="DIR", help=_DIST)
     promote = verbs.add_parser("promote", parents=[common], help="move a tag such as `stable` to an image, with a log")
     promote.add_argument("source", metavar="REF", help="HOST/REPOSITORY:TAG or HOST/REPOSITORY@sha256:…")
@@ -45,14 +52,11 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser], common:
 
 
 def _publish(arguments: argparse.Namespace) -> int:
-    from verlstack import images, publish  # noqa: PLC0415
-    from verlstack.errors import UsageError  # noqa: PLC0415
+    from verlstack import publish  # noqa: PLC0415
 
     _any_stack(arguments)
     with workshop(arguments) as (_, shop):
-        folder = images.find(arguments.image, dist(arguments, shop))
-        if folder is None:
-            raise UsageError(f"there is no image {arguments.image!r} here", todo=f"name {_IMAGE}")
+        folder = _layout(arguments, shop)
         done = publish.publish(folder, arguments.place, shop, insecure=arguments.insecure, record=arguments.record)
     if arguments.json:
         print(canonical.dumps(done).decode())
@@ -93,6 +97,29 @@ def _promote(arguments: argparse.Namespace) -> int:
     if done.before not in {None, done.after}:
         print(f"back: verlstack promote {done.place}@{done.before} {done.tag}")
     return 0
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from verlstack import export  # noqa: PLC0415
+
+    _any_stack(arguments)
+    with workshop(arguments) as (_, shop):
+        done = export.export(_layout(arguments, shop), arguments.file.absolute(), shop)
+    if arguments.json:
+        print(canonical.dumps(done).decode())
+        return 0
+    print(f"{done.path}  sha256:{done.sha256}")
+    print(f"{done.size / 1e6:.0f} MB, of {done.image}, by {done.program}")
+    return 0
+
+
+def _layout(arguments: argparse.Namespace, shop: Workshop) -> Path:
+    from verlstack import images  # noqa: PLC0415
+    from verlstack.errors import UsageError  # noqa: PLC0415
+
+    if (folder := images.find(arguments.image, dist(arguments, shop))) is None:
+        raise UsageError(f"there is no image {arguments.image!r} here", todo=f"name {_IMAGE}")
+    return folder
 
 
 def _any_stack(arguments: argparse.Namespace) -> None:

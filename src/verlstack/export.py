@@ -1,0 +1,105 @@
+"""`verlstack export`: an image as one squashfs file for enroot, pyxis and Apptainer, the same bytes each time."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from verlstack import oci, shell, unpack, unpacked
+from verlstack.cache import sha256_file, storage_errors
+from verlstack.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from verlstack.workshop import Workshop
+
+_LEVEL = 9  # of zstd, as for layers; blocks of 128 kB leave less to win than a layer's window
+# What enroot runs in a container, and what it sets before (its documented files); `sh` is in every base of ours.
+_RC = '#!/bin/sh\n[ $# -gt 0 ] || set -- {command}\nexec "$@"\n'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What was written.
+
+    Attributes:
+        image: `sha256:…` of the image.
+        sha256: of the file.
+        program: the mksquashfs that made it; another may give other bytes.
+    """
+
+    path: Path
+    image: str
+    sha256: str
+    size: int
+    program: str
+
+
+def export(layout: Path, target: Path, shop: Workshop, run: Callable[..., shell.Result] = shell.run) -> Report:
+    """Unpack an image below the cache, and pack it with mksquashfs: sorted, owned by root, with the image's own date.
+
+    Args:
+        layout: folder of the image.
+        target: file to write; one that is there is replaced when the new one is whole.
+        shop: the surroundings.
+        run: starts mksquashfs.
+
+    Raises:
+        ProgramMissingError: there is no mksquashfs.
+        LockError: a layer is not what its digest says.
+        ProofError: a layer cannot be unpacked.
+        StorageError: the disk is full, or mksquashfs fails.
+    """
+    digest = oci.read_layout(layout)[0]
+    version = _version(run)
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}")
+    with unpacked.laid(layout, shop.cache, shop.progress) as (root, config):
+        try:
+            with storage_errors(root):
+                _say_how_to_start(root, config["config"])
+            _pack(root, unfinished, oci.epoch(config, layout), run)
+            with storage_errors(target):
+                unfinished.replace(target)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    return Report(path=target, image=digest, sha256=sha256_file(target), size=target.stat().st_size, program=version)
+
+
+def _version(run: Callable[..., shell.Result]) -> str:
+    try:
+        done = run(["mksquashfs", "-version"])
+    except shell.ProgramMissingError as e:
+        todo = "install squashfs-tools (apt-get install squashfs-tools)"
+        raise shell.ProgramMissingError(e.what, where=e.where, todo=todo) from None
+    return done.stdout.partition("\n")[0].strip()
+
+
+def _say_how_to_start(root: Path, config: dict[str, Any]) -> None:
+    """Write the image's environment and command where enroot reads them; a layout's config does not go with a squashfs.
+
+    Links of the image are followed within it.
+    """
+    lines = [str(line) for line in config.get("Env") or []]
+    command = shlex.join(map(str, [*(config.get("Entrypoint") or []), *(config.get("Cmd") or ["sh"])]))
+    files = {"etc/environment": "".join(f"{line}\n" for line in lines), "etc/rc": _RC.format(command=command)}
+    for name, text in files.items():
+        path = unpack.resolve(root, name)
+        unpack.folders(path.parent)
+        path.unlink(missing_ok=True)  # a hard link would change under its other name, too
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o755 if name == "etc/rc" else 0o644)
+
+
+def _pack(root: Path, target: Path, epoch: int, run: Callable[..., shell.Result]) -> None:
+    """Run mksquashfs with nothing left to the machine: times, owners, order, compressor, extended attributes."""
+    options = ["-noappend", "-no-progress", "-quiet", "-all-root", "-no-xattrs", "-reproducible"]
+    options += ["-mkfs-time", str(epoch), "-all-time", str(epoch)]
+    options += ["-comp", "zstd", "-Xcompression-level", str(_LEVEL), "-b", "128K"]
+    done = run(["mksquashfs", root, target, *options], env={"PATH": shell.search_path(), "LC_ALL": "C"})
+    if done.returncode:
+        what = f"mksquashfs failed (status {done.returncode}):\n{done.tail}"
+        raise StorageError(what, where=str(target), todo="see whether the disk is full, then run again")

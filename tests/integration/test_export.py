@@ -1,0 +1,121 @@
+"""An image as a squashfs: what unsquashfs finds in it, and the same bytes whoever makes it, whenever."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from support.published import CONSTRAINTS, LAYERS, image
+from verlstack import cli, export, oci, shell
+from verlstack.cache import Cache
+from verlstack.errors import LockError, StorageError
+from verlstack.progress import Silent
+from verlstack.workshop import Workshop
+
+LINKED = LAYERS | {
+    "smoke": {"opt/a": b"a" * 5000, "opt/link": "-> a", "etc/environment": "-> ../opt/env", "opt/env": b"OLD=1\n"}
+}
+
+
+@pytest.fixture
+def shop(tmp_path):
+    with Cache(tmp_path / "cache").use() as cache:
+        yield Workshop(
+            constraints=tmp_path, smoke_tests=tmp_path, cache=cache, env={}, progress=Silent(), workers=1
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def _squashfs():
+    if not shutil.which("mksquashfs"):
+        pytest.skip("mksquashfs is not installed: apt-get install squashfs-tools")
+
+
+@pytest.mark.usefixtures("_squashfs")
+def test_the_same_bytes_again(shop, tmp_path, monkeypatch):
+    folder = image(tmp_path / "image", LINKED)
+    one = export.export(folder, tmp_path / "one.sqsh", shop)
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
+    umask = os.umask(0o077)
+    try:
+        other = export.export(image(tmp_path / "moved", LINKED), tmp_path / "other.sqsh", shop)
+    finally:
+        os.umask(umask)
+    assert (tmp_path / "one.sqsh").read_bytes() == (tmp_path / "other.sqsh").read_bytes()
+    assert one.sha256 == other.sha256 == hashlib.sha256((tmp_path / "one.sqsh").read_bytes()).hexdigest()
+    assert one.image == oci.read_layout(folder)[0]
+    assert "mksquashfs version" in one.program
+    changed = export.export(image(tmp_path / "changed"), tmp_path / "changed.sqsh", shop)
+    assert changed.sha256 != one.sha256
+    assert [path.name for path in tmp_path.glob("*.sqsh*")] == [path.name for path in tmp_path.glob("*.sqsh")]
+    assert list((tmp_path / "cache" / "verlstack-tmp").iterdir()) == []
+
+
+@pytest.mark.usefixtures("_squashfs")
+def test_what_is_in_it(shop, tmp_path):
+    export.export(image(tmp_path / "image", LINKED), tmp_path / "x.sqsh", shop)
+    words = ["unsquashfs", "-no-xattrs", "-d", tmp_path / "out", tmp_path / "x.sqsh"]
+    subprocess.run(words, check=True, capture_output=True)
+    out = tmp_path / "out"
+    assert (out / "opt/a").read_bytes() == b"a" * 5000
+    assert (out / "opt/link").readlink().name == "a"
+    assert (out / "opt/verl/lib/python3.10/site-packages/torch/__init__.py").read_bytes() == b"x = 1\n"
+    assert (out / "etc/environment").is_symlink(), "what the image links stays linked"
+    assert (out / "opt/env").read_text() == "PATH=/usr/bin\n"
+    done = subprocess.run(["sh", out / "etc/rc", "echo", "a b"], capture_output=True, text=True, check=True)
+    assert done.stdout == "a b\n"
+    assert subprocess.run(["sh", out / "etc/rc"], input="echo c", capture_output=True, text=True).stdout == "c\n"
+    listed = subprocess.run(["unsquashfs", "-lln", tmp_path / "x.sqsh"], capture_output=True, text=True, check=True)
+    rows = [line.split() for line in listed.stdout.splitlines() if "squashfs-root" in line]
+    assert len(rows) > 20
+    assert {row[1] for row in rows} == {"0/0"}
+    assert {row[3] for row in rows} == {"2025-03-04"}
+
+
+def test_a_damaged_layer_and_a_program_that_fails(shop, tmp_path):
+    folder = image(tmp_path / "image")
+    target = tmp_path / "x.sqsh"
+    target.write_bytes(b"old")
+
+    def failing(args, **_):
+        version = args[1] == "-version"
+        return shell.Result(
+            args=(), returncode=0 if version else 1, stdout="mksquashfs version 0\n", stderr="disk full"
+        )
+
+    with pytest.raises(StorageError, match="disk full"):
+        export.export(folder, target, shop, failing)
+
+    def missing(args, **_):
+        raise shell.ProgramMissingError("cannot run mksquashfs", where="mksquashfs")
+
+    with pytest.raises(shell.ProgramMissingError) as caught:
+        export.export(folder, target, shop, missing)
+    assert "squashfs-tools" in caught.value.todo
+    layer = oci.read_layout(folder)[1]["layers"][1]["digest"]
+    (folder / oci.blob_path(layer)).write_bytes(b"x")
+    with pytest.raises(LockError):
+        export.export(folder, target, shop, failing)
+    assert target.read_bytes() == b"old"
+    assert list((tmp_path / "cache" / "verlstack-tmp").iterdir()) == []
+
+
+@pytest.mark.usefixtures("_squashfs")
+def test_the_command_line(tmp_path, monkeypatch, capsys):
+    (tmp_path / "constraints").mkdir()
+    (tmp_path / "constraints" / "stacks.toml").write_text((CONSTRAINTS / "stacks.toml").read_text())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VERLSTACK_CACHE", str(tmp_path / "cache"))
+    folder = image(tmp_path / "image")
+    assert cli.main(["export", str(folder), "x.sqsh", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["sha256"] == hashlib.sha256((tmp_path / "x.sqsh").read_bytes()).hexdigest()
+    assert cli.main(["export", str(folder), "x.sqsh"]) == 0
+    assert said["sha256"] in capsys.readouterr().out
+    assert cli.main(["export", "nothing", "x.sqsh"]) == 2
