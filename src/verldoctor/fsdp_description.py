@@ -31,6 +31,8 @@ _STEPS = {
     "move": "move", "to": "move", "to_cuda": "move", "cuda": "move", ".to('cuda')": "move", "to('cuda')": "move",
     "to_device": "move", "device": "move", ".cuda()": "move", "to(cuda)": "move",
     "optimizer": "optimizer", "optim": "optimizer", "create_optimizer": "optimizer", "make_optimizer": "optimizer",
+    "lora": "adapters", "peft": "adapters", "get_peft_model": "adapters", "add_lora": "adapters",
+    "adapter": "adapters", "adapters": "adapters", "freeze": "adapters",
     "compile": "compile", "torch.compile": "compile", "torch_compile": "compile",
     "compile_submodules": "compile_submodules", "compile_layers": "compile_submodules",
 }  # fmt: skip
@@ -49,7 +51,7 @@ class Description:
     Attributes:
         config: the input.
         env: environment variables, the input's own `env` section over the process's.
-        order: the steps by the words load, wrap, move, optimizer, compile, compile_submodules; others as they stand.
+        order: the steps, those of _STEPS by their common names, others as they stand.
     """
 
     config: Config

@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from verldoctor.finding import Finding
 
 
+# what a description calls adapters beside frozen weights, and frozen modules beside trained ones
+_PARTLY = (
+    "lora", "peft", "qlora", "lora_rank", "lora.r", "lora.rank", "frozen", "freeze", "frozen_modules", "freeze_modules",
+    "frozen_layers", "freeze_layers",
+)  # fmt: skip
+
+
 def _optimizer(d: Description) -> Iterator[Finding]:
     made, wrapped = d.step("optimizer"), d.step("wrap", last=True)
     if 0 <= made < wrapped and not d.original:
@@ -52,16 +59,16 @@ def _mixed(d: Description) -> bool:
     settings = d.config.settings
     value = settings["requires_grad"].value if "requires_grad" in settings else None
     values = value if isinstance(value, list) else [s.value for s in d.config.under("requires_grad").values()]
-    ranks = [d.config.settings[key].value for key in ("lora_rank", "lora.r", "lora.rank") if key in d.config.settings]
-    adapters = any(_switched(settings[key].value) for key in ("lora", "peft", "qlora") if key in settings)
     words = isinstance(value, str) and value.strip().lower() in {"mixed", "partial", "some", "lora"}
-    return words or len({str(v).lower() for v in values}) > 1 or adapters or any(_switched(rank) for rank in ranks)
+    told = [settings[key].value for key in _PARTLY if key in settings]
+    return words or len({str(v).lower() for v in values}) > 1 or any(map(_switched, told)) or d.step("adapters") >= 0
 
 
 def _switched(value: Any) -> bool:
-    return (
-        value is True or (isinstance(value, int) and value > 0) or (isinstance(value, str) and value.lower() == "true")
-    )
+    """Whether a rank, a switch or a list of modules says that something is adapted or frozen."""
+    if isinstance(value, str):
+        return value.strip().lower() not in {"", "false", "no", "off", "none"}
+    return bool(value)
 
 
 def _apart(d: Description) -> bool:
@@ -77,7 +84,7 @@ def _dtypes(d: Description) -> Iterator[Finding]:
     if inner and all(dtype(name) is None for name in names):  # {lm_head: fp32, layers: bf16}
         names = [setting.value for setting in inner.values()]
     kinds = {dtype(name) or str(name).strip() for name in names} - {""}
-    if len(kinds) > 1:
+    if len(kinds) > 1 or kinds == {"mixed"}:
         yield from d.say("FSDP-PARAM-DTYPES", "param_dtypes", measured=listed(kinds), right="one dtype")
 
 

@@ -43,6 +43,11 @@ PAIRS = {
         ("requires_grad: mixed\nfsdp: {}", "requires_grad: mixed\nfsdp: {use_orig_params: true}"),
         ("lora: {r: 8}\nfsdp: {}", "lora: {r: 8}\nfsdp: {wrap_policy: {is_lora: true}}"),
         ("requires_grad: {base: false, lora: true}\nfsdp: {}", "requires_grad: {base: true, lora: true}\nfsdp: {}"),
+        ("order: [load, lora, wrap]\nfsdp: {}", "order: [load, lora, wrap]\nfsdp: {use_orig_params: true}"),
+        ("lora: {r: 8, alpha: 16}\nfsdp: {}", "lora: {r: 0, alpha: 16}\nfsdp: {}"),
+        ("lora_rank: 8\nfsdp: {}", "lora_rank: 0\nfsdp: {}"),
+        ("frozen: [embed_tokens]\nfsdp: {}", "frozen: []\nfsdp: {}"),
+        ("freeze: vision\nfsdp: {}", "freeze: none\nfsdp: {}"),
         ("requires_grad: [true, false]\nfsdp: {}", "requires_grad: [true, true]\nfsdp: {}"),
     ],
     "FSDP-PARAM-DTYPES": [
@@ -51,6 +56,7 @@ PAIRS = {
             "param_dtypes: {lm_head: fp32, layers: bf16}\nfsdp: {}",
             "param_dtypes: {head: fp32, body: float32}\nfsdp: {}",
         ),
+        ("param_dtypes: mixed\nfsdp: {}", "param_dtypes: fp32\nfsdp: {}"),
         ("param_dtypes: bf16, fp16\nfsdp: {}", "param_dtypes: bf16\nfsdp: {}"),
     ],
     "FSDP-WRAP-CLASS": [
