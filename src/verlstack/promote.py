@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import getpass
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from verlstack.cache import storage_errors
 from verlstack.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from verlstack.workshop import Workshop
@@ -68,7 +69,7 @@ def promote(source: str, tag: str, shop: Workshop, *, insecure: bool, log: Path)
         writer.push_manifest(data, registry.media_type(data), tag)
         made = Moved(
             at=dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            by=getpass.getuser(),
+            by=_user(shop.env),
             place=f"{ref.host}/{ref.repository}",
             tag=tag,
             before=before,
@@ -76,3 +77,8 @@ def promote(source: str, tag: str, shop: Workshop, *, insecure: bool, log: Path)
         )
         out.write(f"{canonical.dumps(made).decode()}\n")
     return made
+
+
+def _user(env: Mapping[str, str]) -> str:
+    """Who moves the tag; by number where there is no name."""
+    return env.get("LOGNAME") or env.get("USER") or f"uid {os.getuid()}"
