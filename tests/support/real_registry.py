@@ -108,12 +108,14 @@ class Line:
         address: where to connect to instead.
         received: bytes that the server sent, HTTP headers too.
         cuts: for the next connections, after how many bytes of the client's each is cut.
+        back_cuts: likewise, of the server's.
     """
 
     to: str
     listener: socket.socket = field(default_factory=lambda: socket.create_server(("127.0.0.1", 0)))
     received: int = 0
     cuts: list[int] = field(default_factory=list)
+    back_cuts: list[int] = field(default_factory=list)
     guard: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -137,7 +139,8 @@ class Line:
     def _forward(self, client):
         host, _, port = self.to.partition(":")
         with client, socket.create_connection((host, int(port))) as server:
-            back = threading.Thread(target=self._pump, args=(server, client), kwargs={"counted": True}, daemon=True)
+            how = {"counted": True, "most": self.back_cuts.pop(0) if self.back_cuts else None}
+            back = threading.Thread(target=self._pump, args=(server, client), kwargs=how, daemon=True)
             back.start()
             self._pump(client, server, counted=False, most=self.cuts.pop(0) if self.cuts else None)
             back.join()
