@@ -12,6 +12,7 @@ import json
 import math
 import os
 import pickle
+import resource
 import struct
 import subprocess
 import sys
@@ -81,14 +82,21 @@ def child(python: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([python, *words], env=env, capture_output=True, text=True, check=False)
 
 
-def seconds(python: str, *words: str) -> float:
-    """The best wall time of RUNS runs of `python -m verldoctor WORDS`, a process each; inf if it said nothing."""
+def start_up(python: str, bound: float, *words: str) -> Figure:
+    """The best of RUNS runs of `python -m verldoctor WORDS`, a process each; infinitely slow if it said nothing."""
     times = []
     for _ in range(RUNS):
-        before = time.perf_counter()
+        before, cpu = time.perf_counter(), _cpu_of_children()
         done = child(python, "-m", "verldoctor", *words)
-        times.append(time.perf_counter() - before if "verldoctor" in done.stdout else math.inf)
-    return min(times)
+        wall, cpu = time.perf_counter() - before, _cpu_of_children() - cpu
+        times.append((wall if "verldoctor" in done.stdout else math.inf, cpu))
+    least = min(cpu for _, cpu in times)
+    return Figure(f"verldoctor {' '.join(words)}", min(times)[0], bound, "s", note=f"(CPU: {least:.2f} s)")
+
+
+def _cpu_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def cost(python: str, kind: str, path: Path) -> Cost:
@@ -206,8 +214,8 @@ def _ends(directory: bytes, count: int, at: int) -> bytes:
 def figures(python: str, megabytes: int, folder: Path) -> list[Figure]:
     """Everything that is bounded, measured once."""
     rows = [
-        Figure("verldoctor --help", seconds(python, "--help"), HELP_SECONDS, "s"),
-        Figure("verldoctor all, no torch imported", seconds(python, "all"), ALL_SECONDS, "s"),
+        start_up(python, HELP_SECONDS, "--help"),
+        start_up(python, ALL_SECONDS, "all"),
     ]
     data = folder / "rows.jsonl"
     size = write_jsonl(data, megabytes) / 1e6
