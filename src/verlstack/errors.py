@@ -112,3 +112,9 @@ class UnwellError(FetchError):
     """A registry, or the way to it, is in trouble that may pass: run again later."""
 
     exit_code = 15
+
+
+class SignatureError(VerlstackError):
+    """A signature or attestation is missing or wrong, or a key cannot be used."""
+
+    exit_code = 16

@@ -22,7 +22,7 @@ TOP = {
         f"cli.{verbs}"
         for verbs in ("common", "base", "bundle", "check", "diff", "flash_attn", "pin", "publish", "reproduce", "smoke")
     ),
-    *("cli.sbom",),
+    *("cli.sbom", "cli.sign", "cli.attest"),
 }
 VERBS = {
     *("base.assemble", "base.show", "base.diff", "base.use"),
@@ -38,7 +38,7 @@ VERBS = {
     "reproduce",
     *("publish", "mirror", "promote", "export"),
     "prove",
-    "sbom.make",
+    *("sbom.make", "signing.sign", "signing.verify", "attest"),
 }
 BOTTOM = {
     *(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verlstack import canonical
-from verlstack.cli import base, bundle, check, diff, flash_attn, pin, publish, reproduce, sbom, smoke
+from verlstack.cli import attest, base, bundle, check, diff, flash_attn, pin, publish, reproduce, sbom, sign, smoke
 from verlstack.cli.common import dist, workshop
 from verlstack.errors import StorageError, VerlstackError
 
@@ -89,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("--output", choices=("oci-archive", "docker-archive"), help="write an archive beside the layout")
     for verb in (build, prove):
         verb.add_argument("--dist", type=Path, metavar="DIR", help="where images go (default: dist beside constraints)")
-    for group in (base, bundle, check, flash_attn, pin, diff, reproduce, publish, sbom, smoke):
+    for group in (base, bundle, check, flash_attn, pin, diff, reproduce, publish, sbom, attest, sign, smoke):
         group.register(verbs, common)
     return parser
 

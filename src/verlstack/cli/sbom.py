@@ -13,9 +13,7 @@ from verlstack.errors import UsageError
 if TYPE_CHECKING:
     import argparse
 
-    from verlstack.workshop import Workshop
-
-_IMAGE = "a stack whose image is built, a folder with a layout, or sha256:… of one in dist"
+IMAGE = "a stack whose image is built, a folder with a layout, or sha256:… of one in dist"
 
 
 def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser], common: argparse.ArgumentParser) -> None:
@@ -23,7 +21,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser], common:
     verb = verbs.add_parser(
         "sbom", parents=[common], help="what is in an image, held against its layers: CycloneDX or SPDX"
     )
-    verb.add_argument("image", nargs="?", default="cu121", metavar="STACK|LAYOUT", help=f"{_IMAGE} (default: cu121)")
+    verb.add_argument("image", nargs="?", default="cu121", metavar="STACK|LAYOUT", help=f"{IMAGE} (default: cu121)")
     verb.add_argument(
         "--format", choices=("cyclonedx", "spdx"), default="cyclonedx", help="CycloneDX 1.6 or SPDX 2.3, both in JSON"
     )
@@ -32,18 +30,17 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser], common:
     verb.set_defaults(verb=_sbom)
 
 
-def layout(image: str, arguments: argparse.Namespace, shop: Workshop) -> Path:
-    """The layout that a user names.
+def layout(image: str, place: Path) -> Path:
+    """The layout that a user names, `place` being the folder of images.
 
     Raises:
         UsageError: there is none.
     """
     from verlstack import images  # noqa: PLC0415
 
-    place = dist(arguments, shop)
     if found := images.find(image, place):
         return found
-    raise UsageError(f"there is no image {image!r} in {place}", todo=f"run `verlstack build`, or name {_IMAGE}")
+    raise UsageError(f"there is no image {image!r} in {place}", todo=f"run `verlstack build`, or name {IMAGE}")
 
 
 def any_stack(arguments: argparse.Namespace) -> None:
@@ -58,7 +55,7 @@ def _sbom(arguments: argparse.Namespace) -> int:
 
     any_stack(arguments)
     with workshop(arguments) as (_, shop):
-        folder = layout(arguments.image, arguments, shop)
+        folder = layout(arguments.image, dist(arguments, shop))
         found = make.inventory(folder, shop.constraints, cache=shop.cache, workers=shop.workers, progress=shop.progress)
         text = make.FORMATS[arguments.format].document(found)
     if arguments.output:

@@ -1,0 +1,174 @@
+"""`verlstack attest`: what is in an image, what it was made from and whether it works, attached to it in a registry."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from verlstack import canonical, images, oci, provenance, upload
+from verlstack.errors import FetchError, UsageError
+from verlstack.sbom import cyclonedx, make, spdx
+from verlstack.signing import claims, sign
+from verlstack.signing.verify import TYPES
+
+if TYPE_CHECKING:
+    from verlstack.base.reference import Reference
+    from verlstack.provenance import Run
+    from verlstack.sbom.inventory import Inventory
+    from verlstack.signing.keys import PrivateKey
+    from verlstack.workshop import Workshop
+
+IN_TOTO = "application/vnd.in-toto+json"
+SMOKE = "application/vnd.verlstack.smoke.v1+json"
+_EMPTY = b"{}"
+_EMPTY_TYPE = "application/vnd.oci.empty.v1+json"  # image-spec 1.1, "guidance for an empty descriptor"
+_MOST_REPORT = 4 << 20  # bytes, what a registry must take of a manifest; a report of two hosts has 100 kB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """One thing to attach.
+
+    Attributes:
+        name: for people, and its file name for those who download it.
+        media_type: also the artifact's type.
+        data: its bytes, the same each time.
+        kind: type of the predicate under which it is signed.
+        predicate: what is signed.
+    """
+
+    name: str
+    media_type: str
+    data: bytes
+    kind: str
+    predicate: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What was attached.
+
+    Attributes:
+        attached: name → digest of the manifest that refers to the image.
+        signed: `sha256:…` of the key that signed all of them, or None.
+    """
+
+    reference: str
+    digest: str
+    attached: dict[str, str]
+    signed: str | None
+
+
+def attest(
+    layout: Path,
+    ref: Reference,
+    shop: Workshop,
+    *,
+    run: Run,
+    smoke: Path | None = None,
+    key: PrivateKey | None = None,
+) -> Report:
+    """Attach SBOMs, provenance and the smoke report to an image that a registry has; its digest stays what it is.
+
+    Args:
+        layout: the image here, which is held against its lock.
+        ref: HOST/REPOSITORY; the digest is the layout's.
+        shop: the surroundings.
+        run: what the builder says of itself.
+        smoke: folder of the report of `verlstack smoke`, or its `smoke.json`.
+        key: signs every document as an in-toto statement, too.
+
+    Raises:
+        LockError, ProofError: the image is not what its lock says.
+        UsageError: the smoke report is another image's, or the image is none of a stack.
+        FetchError: the registry does not have the image, or refuses.
+    """
+    digest = oci.read_layout(layout)[0]
+    found = make.inventory(layout, shop.constraints, cache=shop.cache, workers=shop.workers, progress=shop.progress)
+    made = documents(layout, found, shop.constraints, run)
+    if smoke is not None:
+        made.append(smoke_report(smoke, digest))
+    ref = dataclasses.replace(ref, digest=digest)
+    with upload.writer(ref, shop.env) as writer, tempfile.TemporaryDirectory(prefix="verlstack-") as folder:
+        described = _subject(writer, digest)
+        attached = {one.name: _attach(writer, one, described, found.created, Path(folder)) for one in made}
+        if key:
+            sign.attest(writer, key, {one.kind: one.predicate for one in made})
+    name = f"{ref.host}/{ref.repository}@{digest}"
+    return Report(reference=name, digest=digest, attached=attached, signed=key.public.id if key else None)
+
+
+def documents(layout: Path, found: Inventory, constraints: Path, run: Run) -> list[Document]:
+    """Both SBOMs, and of an image of a stack its provenance."""
+    made = [_bill("sbom.cdx.json", cyclonedx.document(found), cyclonedx.MEDIA_TYPE, cyclonedx.PREDICATE)]
+    made.append(_bill("sbom.spdx.json", spdx.document(found), spdx.MEDIA_TYPE, spdx.PREDICATE))
+    labels = images.labels(oci.read_layout(layout)[2])
+    if lock := make.lock_of(labels, constraints, layout):
+        predicate = provenance.predicate(lock, constraints, labels, found.components, run)
+        data = claims.statement(found.name, found.digest, provenance.PREDICATE, predicate)
+        kind = provenance.PREDICATE
+        made.append(Document(name="provenance.json", media_type=IN_TOTO, data=data, kind=kind, predicate=predicate))
+    return made
+
+
+def _bill(name: str, data: bytes, media_type: str, kind: str) -> Document:
+    return Document(name=name, media_type=media_type, data=data, kind=kind, predicate=json.loads(data))
+
+
+def smoke_report(path: Path, digest: str) -> Document:
+    """The report of the smoke tests, if it is this image's and they passed.
+
+    Raises:
+        UsageError: it is not.
+    """
+    path = path / "smoke.json" if path.is_dir() else path
+    todo = "run `verlstack smoke --report DIR` on this image, and name DIR"
+    try:
+        data = path.read_bytes()
+        known = json.loads(data)
+        image, passed = str(known["image"]), known["ok"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        raise UsageError("no report of the smoke tests here", where=str(path), todo=todo) from None
+    if not image.endswith(f"@{digest}"):
+        raise UsageError(f"this report is of {image}, and the image is {digest}", where=str(path), todo=todo)
+    if passed is not True or len(data) > _MOST_REPORT:
+        what = "the smoke tests did not pass" if passed is not True else "a report of this size is none"
+        raise UsageError(what, where=str(path), todo="see why, and run them again")
+    kind = TYPES["smoke"]
+    return Document(name="smoke.json", media_type=SMOKE, data=canonical.dumps(known), kind=kind, predicate=known)
+
+
+def _subject(writer: upload.Writer, digest: str) -> dict[str, Any]:
+    try:
+        data = writer.raw("manifests", digest)
+    except FetchError as e:
+        ref = writer.reference
+        todo = f"run `verlstack publish STACK {ref.host}/{ref.repository}` first"
+        raise FetchError(f"the registry does not give this image: {e.what}", where=e.where, todo=todo) from e
+    return {"digest": digest, "mediaType": oci.MANIFEST, "size": len(data)}
+
+
+def _attach(writer: upload.Writer, one: Document, subject: dict[str, Any], created: str, folder: Path) -> str:
+    """One document as an artifact that refers to the image; the same document again is the same artifact."""
+    writer.push_bytes(_EMPTY, folder)
+    writer.push_bytes(one.data, folder)
+    layer = {
+        "annotations": {"org.opencontainers.image.title": one.name},
+        "digest": oci.digest(one.data),
+        "mediaType": one.media_type,
+        "size": len(one.data),
+    }
+    manifest = {
+        "annotations": {"org.opencontainers.image.created": created, claims.PREDICATE: one.kind},
+        "artifactType": one.media_type,
+        "config": {"digest": oci.digest(_EMPTY), "mediaType": _EMPTY_TYPE, "size": len(_EMPTY)},
+        "layers": [layer],
+        "mediaType": oci.MANIFEST,
+        "schemaVersion": 2,
+        "subject": subject,
+    }
+    return writer.attach(canonical.dumps(manifest))

@@ -1,0 +1,143 @@
+"""What is signed: cosign's claim about an image, and in-toto statements in DSSE envelopes; written and judged."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from verlstack import canonical
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from verlstack.signing.keys import PrivateKey, PublicKey
+
+SIMPLE = "application/vnd.dev.cosign.simplesigning.v1+json"  # media type of a claim
+DSSE = "application/vnd.dsse.envelope.v1+json"
+NOTE = "dev.cosignproject.cosign/signature"  # annotation with the signature of a claim
+PREDICATE = "predicateType"  # annotation of an envelope; for people, the envelope itself decides
+_KIND = "cosign container image signature"
+_IN_TOTO = "application/vnd.in-toto+json"
+STATEMENT = "https://in-toto.io/Statement/v1"
+_STATEMENTS = {STATEMENT, "https://in-toto.io/Statement/v0.1"}  # cosign 2.5 writes the older
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """What one signed thing turned out to be.
+
+    Attributes:
+        signers: the keys that signed it; none where it does not count.
+        name: the repository that a claim calls the image, or the type of an attestation's predicate.
+        why_not: why it does not count, or None.
+        predicate: of an attestation.
+    """
+
+    signers: tuple[PublicKey, ...] = ()
+    name: str = ""
+    why_not: str | None = None
+    predicate: Any = None
+
+
+def claim(name: str, digest: str) -> bytes:
+    """The bytes that are signed for an image (containers' "simple signing", as cosign writes it).
+
+    Args:
+        name: HOST/REPOSITORY.
+        digest: `sha256:…` of the manifest.
+    """
+    identity = {"docker-reference": name}
+    critical = {"identity": identity, "image": {"docker-manifest-digest": digest}, "type": _KIND}
+    return canonical.dumps({"critical": critical, "optional": None})
+
+
+def judge_claim(data: bytes, signature: str, keys: Sequence[PublicKey], digest: str, name: str | None) -> Judged:
+    """Whether a claim is about this image, and who signed it.
+
+    Args:
+        data: the claim.
+        signature: of it, base64.
+        keys: whose signatures count.
+        digest: of the image that is verified.
+        name: the repository that the claim must name, or None for any.
+    """
+    signers = _signers(data, signature, keys)
+    if not signers:
+        return Judged(why_not="signed with none of these keys")
+    try:
+        critical = json.loads(data)["critical"]
+        kind, about = critical["type"], critical["image"]["docker-manifest-digest"]
+        called = critical["identity"]["docker-reference"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return Judged(why_not="signed, but no claim about an image")
+    if kind != _KIND or not isinstance(called, str):
+        return Judged(why_not="signed, but no claim about an image")
+    if about != digest:
+        return Judged(why_not=f"signed, but for another image: {about}")
+    if name is not None and called != name:
+        return Judged(why_not=f"signed, but as {called}, not as {name}")
+    return Judged(signers=signers, name=called)
+
+
+def statement(name: str, digest: str, kind: str, predicate: Any) -> bytes:
+    """An in-toto statement (v1) about an image."""
+    subject = {"digest": {"sha256": digest.removeprefix("sha256:")}, "name": name}
+    return canonical.dumps({"_type": STATEMENT, "predicate": predicate, "predicateType": kind, "subject": [subject]})
+
+
+def envelope(payload: bytes, key: PrivateKey) -> bytes:
+    """A statement, signed (DSSE v1)."""
+    signature = base64.b64encode(key.sign(_authenticated(payload))).decode()
+    rows = [{"keyid": "", "sig": signature}]
+    text = base64.b64encode(payload).decode()
+    return canonical.dumps({"payload": text, "payloadType": _IN_TOTO, "signatures": rows})
+
+
+def payload_of(data: bytes) -> bytes | None:
+    """The statement in an envelope, whoever signed it; None where it is no envelope."""
+    try:
+        return base64.b64decode(json.loads(data)["payload"], validate=True)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def judge_envelope(data: bytes, keys: Sequence[PublicKey], digest: str) -> Judged:
+    """Whether an attestation is about this image, and who signed it; arguments as of `judge_claim`."""
+    try:
+        document = json.loads(data)
+        kind, rows = document["payloadType"], [str(x["sig"]) for x in document["signatures"]]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return Judged(why_not="no DSSE envelope")
+    payload = payload_of(data)
+    if kind != _IN_TOTO or payload is None:
+        return Judged(why_not="no in-toto statement in a DSSE envelope")
+    found = {x.id: x for row in rows for x in _signers(_authenticated(payload), row, keys)}
+    if not found:
+        return Judged(why_not="signed with none of these keys")
+    try:
+        document = json.loads(payload)
+        about = [x["digest"].get("sha256") for x in document["subject"]]
+        known, predicate_type = document["_type"] in _STATEMENTS, document["predicateType"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        known, about, predicate_type = False, [], None
+    if not known or not isinstance(predicate_type, str):
+        return Judged(why_not="signed, but no in-toto statement")
+    if digest.removeprefix("sha256:") not in about:
+        return Judged(why_not=f"signed, but for another image: {', '.join(map(str, about))[:200]}")
+    return Judged(signers=tuple(found.values()), name=predicate_type, predicate=document.get("predicate"))
+
+
+def _signers(data: bytes, signature: str, keys: Sequence[PublicKey]) -> tuple[PublicKey, ...]:
+    try:
+        raw = base64.b64decode(signature, validate=True)
+    except ValueError:
+        return ()
+    return tuple(key for key in keys if key.verifies(raw, data))
+
+
+def _authenticated(payload: bytes) -> bytes:
+    """What of an envelope is signed: DSSE's pre-authentication encoding."""
+    kind = _IN_TOTO.encode()
+    return b" ".join((b"DSSEv1", str(len(kind)).encode(), kind, str(len(payload)).encode(), payload))

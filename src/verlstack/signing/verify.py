@@ -1,0 +1,169 @@
+"""`verlstack verify`: whether an image is signed by the keys that must have signed it, wherever it lies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from verlstack import oci
+from verlstack.base.transport import MAX_DOCUMENT
+from verlstack.errors import FetchError, SignatureError, UsageError
+from verlstack.signing import claims
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from verlstack.signing.claims import Judged
+    from verlstack.signing.keys import PublicKey
+    from verlstack.signing.stores import Store
+
+# cosign's short names for predicate types, and ours.
+TYPES = {
+    "cyclonedx": "https://cyclonedx.org/bom",
+    "spdxjson": "https://spdx.dev/Document",
+    "slsaprovenance1": "https://slsa.dev/provenance/v1",
+    "smoke": "https://verlstack.dev/smoke/v1",
+}
+_MOST = 500  # signatures and attestations of one image that are looked at
+_MOST_SHOWN = 5  # reasons in an error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """An image that is signed as it must be.
+
+    Attributes:
+        place: where it was looked for.
+        signed: file of a key → the names (HOST/REPOSITORY) under which its owner signed the image.
+        attested: type of a predicate → files of the keys that signed one.
+        ignored: what lies there and does not count, and why.
+    """
+
+    place: str
+    digest: str
+    threshold: int
+    signed: dict[str, tuple[str, ...]]
+    attested: dict[str, tuple[str, ...]]
+    ignored: tuple[str, ...]
+
+
+@dataclass
+class _Found:
+    claims: list[Judged] = field(default_factory=list)
+    attestations: list[Judged] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
+
+
+def verify(
+    store: Store,
+    keys: Sequence[PublicKey],
+    *,
+    threshold: int | None = None,
+    name: str | None = None,
+    attestations: Sequence[str] = (),
+) -> Report:
+    """Verify an image: signatures first, then that it is whole.
+
+    Args:
+        store: where it lies.
+        keys: whose signatures count; the same key twice is one.
+        threshold: how many of them must have signed; all where it is None.
+        name: HOST/REPOSITORY as which it must be signed; any where it is None.
+        attestations: types of predicates that as many keys must have signed, too.
+
+    Raises:
+        SignatureError: too few signatures, or the image is damaged.
+        UsageError: a threshold that no number of signatures reaches.
+        FetchError: the registry does not answer.
+    """
+    known = {key.id: key for key in keys}
+    wanted = len(known) if threshold is None else threshold
+    if not 1 <= wanted <= len(known):
+        what = f"{wanted} of {len(known)} different keys can never have signed"
+        raise UsageError(what, where="--threshold", todo="give as many different keys as must have signed, or more")
+    found = _collect(store, tuple(known.values()), name)
+    signers = {x.id for one in found.claims for x in one.signers}
+    if len(signers) < wanted:
+        raise _too_few(store, f"{len(signers)} of the {wanted} signatures that it must have", found)
+    for kind in attestations:
+        full = TYPES.get(kind, kind)
+        signed = {x.id for one in found.attestations if one.name == full for x in one.signers}
+        if len(signed) < wanted:
+            raise _too_few(store, f"{len(signed)} of {wanted} signed attestations of the type {kind}", found)
+    store.check()
+    return Report(
+        place=store.name,
+        digest=store.digest,
+        threshold=wanted,
+        signed={
+            key.name: tuple(sorted({one.name for one in found.claims if key in one.signers}))
+            for key in known.values()
+            if key.id in signers
+        },
+        attested={
+            kind: tuple(sorted({x.name for one in found.attestations if one.name == kind for x in one.signers}))
+            for kind in sorted({one.name for one in found.attestations})
+        },
+        ignored=tuple(found.ignored),
+    )
+
+
+def _too_few(store: Store, what: str, found: _Found) -> SignatureError:
+    reasons = "; ".join(found.ignored[:_MOST_SHOWN]) or "nothing is signed there"
+    return SignatureError(
+        f"this image has {what}: {reasons}",
+        where=f"{store.name}@{store.digest}",
+        todo="do not use it until its publisher has signed it, or give the publisher's key",
+    )
+
+
+def _collect(store: Store, keys: tuple[PublicKey, ...], name: str | None) -> _Found:
+    """Judge everything that lies about the image; what cannot be read is named, and counts for nothing."""
+    found, seen = _Found(), set()
+    for number, entry in enumerate(_layers(store, found)):
+        if number >= _MOST:
+            found.ignored.append(f"more than {_MOST} signatures; the rest was not looked at")
+            break
+        digest, kind = entry["digest"], entry["mediaType"]
+        signature = _note(entry) if kind == claims.SIMPLE else ""
+        if (digest, signature) in seen:
+            continue
+        seen.add((digest, signature))
+        if entry["size"] > MAX_DOCUMENT:
+            found.ignored.append(f"{digest} is longer than any signature")
+            continue
+        try:
+            data = store.blob(digest)
+        except (FetchError, SignatureError) as e:
+            found.ignored.append(f"{digest}: {e.what}")
+            continue
+        if kind == claims.SIMPLE:
+            one = claims.judge_claim(data, signature, keys, store.digest, name)
+        else:
+            one = claims.judge_envelope(data, keys, store.digest)
+        if one.why_not:
+            found.ignored.append(f"{digest[:19]}… is {one.why_not}")
+        else:
+            (found.claims if kind == claims.SIMPLE else found.attestations).append(one)
+    return found
+
+
+def _layers(store: Store, found: _Found) -> Iterator[dict[str, Any]]:
+    """Layers of the manifests about the image that may be signatures or attestations."""
+    for entry in store.about():
+        if entry["size"] > MAX_DOCUMENT:
+            found.ignored.append(f"{entry['digest']} is longer than any manifest")
+            continue
+        try:
+            layers = store.manifest(entry["digest"]).get("layers")
+        except (FetchError, SignatureError) as e:
+            found.ignored.append(f"{entry['digest']}: {e.what}")
+            continue
+        for layer in layers if isinstance(layers, list) else ():
+            if oci.is_descriptor(layer) and layer["mediaType"] in {claims.SIMPLE, claims.DSSE}:
+                yield layer
+
+
+def _note(entry: dict[str, Any]) -> str:
+    notes = entry.get("annotations")
+    return str(notes.get(claims.NOTE, "")) if isinstance(notes, dict) else ""

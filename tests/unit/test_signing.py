@@ -1,0 +1,368 @@
+"""Keys, claims and statements, and what counts as a signature of an image: nothing wrong is ever accepted."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from nacl.secret import SecretBox
+
+from support.signatures import DIGEST, NAME, OTHER, Memory, loaded, pair
+from verlstack import oci
+from verlstack.base.transport import MAX_DOCUMENT
+from verlstack.errors import SignatureError, UsageError
+from verlstack.signing import claims, keys
+from verlstack.signing.verify import verify
+
+CYCLONEDX = "https://cyclonedx.org/bom"
+
+
+@pytest.fixture
+def one(tmp_path):
+    return loaded(tmp_path, "one")
+
+
+@pytest.fixture
+def two(tmp_path):
+    return loaded(tmp_path, "two")
+
+
+# -- keys
+
+
+def unasked():
+    pytest.fail("a password was asked for")
+
+
+def sealed(der, password, **changed):
+    """A private key in cosign's box, some of its fields changed."""
+    salt, nonce = b"s" * 32, b"n" * 24
+    cost = {"N": 1024, "r": 8, "p": 1}
+    import hashlib
+
+    secret = hashlib.scrypt(password, salt=salt, n=1024, r=8, p=1, dklen=32)
+    box = {
+        "kdf": {"name": "scrypt", "params": cost | changed.get("params", {}), "salt": base64.b64encode(salt).decode()},
+        "cipher": {"name": changed.get("cipher", "nacl/secretbox"), "nonce": base64.b64encode(nonce).decode()},
+        "ciphertext": base64.b64encode(SecretBox(secret).encrypt(der, nonce).ciphertext).decode(),
+    }
+    box |= changed.get("box", {})
+    text = base64.encodebytes(json.dumps(box).encode()).decode()
+    kind = changed.get("kind", "SIGSTORE")
+    return f"-----BEGIN ENCRYPTED {kind} PRIVATE KEY-----\n{text}-----END ENCRYPTED {kind} PRIVATE KEY-----\n"
+
+
+def der_of(private):
+    key = serialization.load_pem_private_key(private.read_bytes(), None)
+    form = serialization.PrivateFormat.PKCS8
+    return key.private_bytes(serialization.Encoding.DER, form, serialization.NoEncryption())
+
+
+@pytest.mark.parametrize("kind", ["SIGSTORE", "COSIGN"])
+def test_a_key_in_cosigns_box(tmp_path, kind):
+    private, public = pair(tmp_path, "k")
+    box = tmp_path / "cosign.key"
+    box.write_text(sealed(der_of(private), b"geheim", kind=kind))
+    key = keys.private(box, lambda: b"geheim")
+    assert key.public.id == keys.public(public).id
+    assert keys.public(public).verifies(key.sign(b"data"), b"data")
+    assert not keys.public(public).verifies(key.sign(b"data"), b"other")
+    with pytest.raises(SignatureError, match="password does not open") as caught:
+        keys.private(box, lambda: b"falsch")
+    assert "falsch" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"params": {"N": 1 << 30}}, {"params": {"r": 1 << 20}}, {"params": {"p": 1000}}, {"params": {"N": "x"}},
+        {"params": {"N": 1000}}, {"params": {"N": -2}}, {"params": {"p": 0}}, {"cipher": "none"},
+        {"box": {"ciphertext": "!"}}, {"box": {"kdf": 1}}, {"box": {"cipher": {"name": "nacl/secretbox", "nonce": ""}}},
+    ],
+)  # fmt: skip
+def test_a_box_that_is_damaged_or_demands_too_much(tmp_path, changed):
+    private, _ = pair(tmp_path, "k")
+    box = tmp_path / "cosign.key"
+    box.write_text(sealed(der_of(private), b"geheim", **changed))
+    with pytest.raises(SignatureError):
+        keys.private(box, lambda: b"geheim")
+
+
+def test_a_plain_key_needs_no_password_and_an_encrypted_one_does(tmp_path):
+    private, _ = pair(tmp_path, "plain")
+    assert keys.private(private, unasked).public.id
+    private, public = pair(tmp_path, "locked", password=b"geheim")
+    assert keys.private(private, lambda: b"geheim").public.id == keys.public(public).id
+    with pytest.raises(SignatureError, match="password is wrong"):
+        keys.private(private, lambda: b"falsch")
+
+
+def test_nothing_of_a_private_key_is_shown(tmp_path):
+    private, _ = pair(tmp_path, "k")
+    number = serialization.load_pem_private_key(private.read_bytes(), None).private_numbers().private_value
+    assert str(number) not in repr(keys.private(private, unasked))
+    assert repr(keys.private(private, unasked)) == f"PrivateKey({keys.private(private, unasked).public.id})"
+
+
+PUBLIC = serialization.PublicFormat.SubjectPublicKeyInfo
+
+
+def pem(key):
+    return key.public_key().public_bytes(serialization.Encoding.PEM, PUBLIC)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "no public key"),
+        (b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n", "no public key"),
+        (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "a certificate"),
+        (b"\xff\0" * 100, "no public key"),
+        (b"x" * (1 << 17), "longer than any key"),
+        (pem(ec.generate_private_key(ec.SECP384R1())), "another kind"),
+        (pem(ed25519.Ed25519PrivateKey.generate()), "another kind"),
+        (pem(rsa.generate_private_key(65537, 2048)), "another kind"),
+    ],
+)
+def test_what_is_no_public_key(tmp_path, data, said):
+    path = tmp_path / "key"
+    path.write_bytes(data)
+    with pytest.raises(SignatureError, match=said):
+        keys.public(path)
+    with pytest.raises(SignatureError):
+        keys.private(path, lambda: b"")
+
+
+def test_a_private_key_is_no_public_one_and_a_folder_neither(tmp_path):
+    private, _ = pair(tmp_path, "k")
+    with pytest.raises(SignatureError, match="a private key"):
+        keys.public(private)
+    with pytest.raises(SignatureError, match="no file"):
+        keys.public(tmp_path)
+    with pytest.raises(SignatureError, match="another kind"):
+        keys.private(pair(tmp_path, "k384", ec.SECP384R1())[0], unasked)
+
+
+# -- what is signed
+
+
+def test_a_claim_is_what_cosign_writes():
+    assert claims.claim(NAME, DIGEST) == (
+        b'{"critical":{"identity":{"docker-reference":"reg.invalid/team/verl"},"image":{"docker-manifest-digest":"'
+        + DIGEST.encode()
+        + b'"},"type":"cosign container image signature"},"optional":null}'
+    )
+
+
+def test_what_of_an_envelope_is_signed(one):
+    """The example of DSSE's specification: kind and length before each part."""
+    key, public = one
+    document = json.loads(claims.envelope(b"hello", key))
+    signature = base64.b64decode(document["signatures"][0]["sig"])
+    assert public.verifies(signature, b"DSSEv1 28 application/vnd.in-toto+json 5 hello")
+    assert base64.b64decode(document["payload"]) == b"hello"
+
+
+# -- verify
+
+
+def test_a_signed_image(one):
+    key, public = one
+    store = Memory()
+    store.sign(key)
+    report = verify(store, [public])
+    assert (report.digest, report.signed, report.ignored) == (DIGEST, {public.name: (NAME,)}, ())
+    assert store.checked == 1
+
+
+def test_nothing_signed_and_signed_by_somebody_else(one, two):
+    with pytest.raises(SignatureError, match="nothing is signed there"):
+        verify(Memory(), [one[1]])
+    store = Memory()
+    store.sign(two[0])
+    with pytest.raises(SignatureError, match="none of these keys"):
+        verify(store, [one[1]])
+    assert store.checked == 0
+
+
+def test_a_signature_of_another_digest(one):
+    store = Memory()
+    store.sign(one[0], digest=OTHER)
+    with pytest.raises(SignatureError, match=f"for another image: {OTHER}"):
+        verify(store, [one[1]])
+
+
+def test_a_signature_under_another_name(one):
+    store = Memory()
+    store.sign(one[0], name="reg.invalid/team/test")
+    assert verify(store, [one[1]]).signed == {one[1].name: ("reg.invalid/team/test",)}
+    with pytest.raises(SignatureError, match=f"as reg.invalid/team/test, not as {NAME}"):
+        verify(store, [one[1]], name=NAME)
+    store.sign(one[0])
+    assert verify(store, [one[1]], name=NAME).signed == {one[1].name: (NAME,)}
+
+
+def signed_as(key, data, signature=None):
+    store = Memory()
+    note = base64.b64encode(key.sign(data)).decode() if signature is None else signature
+    store.put((data, claims.SIMPLE, {claims.NOTE: note}))
+    return store
+
+
+def altered(**changed):
+    document = json.loads(claims.claim(NAME, DIGEST))
+    document["critical"] |= changed
+    return json.dumps(document).encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"[]", b"{}", b"1", b"\xff", b"[" * 100_000, altered(type="something else"), altered(image=None),
+        altered(image={"docker-manifest-digest": [DIGEST]}), altered(identity={}),
+        altered(identity={"docker-reference": 1}),
+    ],
+)  # fmt: skip
+def test_what_is_signed_and_no_claim(one, data):
+    with pytest.raises(SignatureError):
+        verify(signed_as(one[0], data), [one[1]])
+
+
+@pytest.mark.parametrize("signature", ["", "!", "AAAA", base64.b64encode(b"\x30\x06\x02\x01\x00\x02\x01\x00").decode()])
+def test_what_is_no_signature(one, signature):
+    with pytest.raises(SignatureError, match="none of these keys"):
+        verify(signed_as(one[0], claims.claim(NAME, DIGEST), signature), [one[1]])
+
+
+def test_a_tampered_claim(one):
+    data = claims.claim(NAME, OTHER)
+    signature = base64.b64encode(one[0].sign(data)).decode()
+    with pytest.raises(SignatureError, match="none of these keys"):
+        verify(signed_as(one[0], claims.claim(NAME, DIGEST), signature), [one[1]])
+
+
+def test_as_many_different_keys_as_are_demanded(one, two, tmp_path):
+    three = loaded(tmp_path, "three")
+    store = Memory()
+    store.sign(one[0])
+    store.sign(one[0])
+    public = [one[1], two[1], three[1]]
+    with pytest.raises(SignatureError, match="1 of the 3"):
+        verify(store, public)
+    with pytest.raises(SignatureError, match="1 of the 2"):
+        verify(store, public, threshold=2)
+    store.sign(three[0])
+    assert set(verify(store, public, threshold=2).signed) == {one[1].name, three[1].name}
+    with pytest.raises(SignatureError, match="2 of the 3"):
+        verify(store, public)
+    store.sign(two[0])
+    assert len(verify(store, public).signed) == 3
+
+
+def test_one_key_in_two_files_counts_once(one, tmp_path):
+    path = tmp_path / "copy.pub"
+    path.write_bytes((tmp_path / "one.pub").read_bytes())
+    store = Memory()
+    store.sign(one[0])
+    with pytest.raises(UsageError, match="2 of 1 different keys"):
+        verify(store, [one[1], keys.public(path)], threshold=2)
+    assert verify(store, [one[1], keys.public(path)]).threshold == 1
+
+
+@pytest.mark.parametrize("threshold", [0, -1, 2])
+def test_a_threshold_that_makes_no_sense(one, threshold):
+    with pytest.raises(UsageError):
+        verify(Memory(), [one[1]], threshold=threshold)
+
+
+def test_attestations_are_demanded_by_type(one, two):
+    store = Memory()
+    store.sign(one[0])
+    with pytest.raises(SignatureError, match="of the type cyclonedx"):
+        verify(store, [one[1]], attestations=["cyclonedx"])
+    store.attest(two[0])
+    with pytest.raises(SignatureError, match="0 of 1 signed attestations"):
+        verify(store, [one[1]], attestations=["cyclonedx"])
+    store.attest(one[0], kind="https://spdx.dev/Document")
+    with pytest.raises(SignatureError, match="0 of 1 signed attestations"):
+        verify(store, [one[1]], attestations=["cyclonedx"])
+    store.attest(one[0])
+    report = verify(store, [one[1]], attestations=["cyclonedx", "https://spdx.dev/Document"])
+    assert report.attested == {CYCLONEDX: (one[1].name,), "https://spdx.dev/Document": (one[1].name,)}
+
+
+def test_an_attestation_is_no_signature(one):
+    store = Memory()
+    store.attest(one[0])
+    with pytest.raises(SignatureError, match="0 of the 1"):
+        verify(store, [one[1]])
+
+
+def bent(**changed):
+    document = json.loads(claims.statement(NAME, DIGEST, CYCLONEDX, {}))
+    return json.dumps(document | changed).encode()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        claims.statement(NAME, OTHER, CYCLONEDX, {}), bent(subject=[]), bent(subject=[{"digest": 1}]), bent(_type="x"),
+        bent(predicateType=1), bent(subject=[{"digest": {"sha512": "a" * 64}}]), b"[]", b"", b"\xff", b"[" * 100_000,
+    ],
+)  # fmt: skip
+def test_statements_about_something_else(one, statement):
+    store = Memory()
+    store.sign(one[0])
+    store.attest(one[0], statement=statement)
+    with pytest.raises(SignatureError, match="0 of 1 signed attestations"):
+        verify(store, [one[1]], attestations=["cyclonedx"])
+
+
+def changed_envelope(key, **changed):
+    document = json.loads(claims.envelope(claims.statement(NAME, DIGEST, CYCLONEDX, {}), key))
+    return json.dumps(document | changed).encode()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"payload": base64.b64encode(claims.statement(NAME, DIGEST, CYCLONEDX, {"evil": 1})).decode()},
+        {"payload": "!"}, {"payloadType": "text/plain"}, {"signatures": []}, {"signatures": [{"sig": "AAAA"}]},
+        {"signatures": 1}, {"payload": 1},
+    ],
+)  # fmt: skip
+def test_tampered_envelopes(one, changed):
+    store = Memory()
+    store.sign(one[0])
+    store.put((changed_envelope(one[0], **changed), claims.DSSE, {}))
+    with pytest.raises(SignatureError, match="0 of 1 signed attestations"):
+        verify(store, [one[1]], attestations=["cyclonedx"])
+
+
+def test_what_lies_there_and_is_not_ours_does_no_harm(one):
+    store = Memory()
+    store.put((b"x" * 10, "application/x-other", {}))
+    store.entries.append({"digest": OTHER, "size": 5})  # listed, and not there
+    store.entries.append({"digest": OTHER, "size": MAX_DOCUMENT + 1})
+    store.put((b"huge", claims.SIMPLE, {claims.NOTE: ""}), size=MAX_DOCUMENT + 1)
+    store.put((b"gone", claims.SIMPLE, {claims.NOTE: ""}))
+    del store.blobs[oci.digest(b"gone")]
+    for layers in (1, [1], [{"digest": "x"}], None):
+        data = json.dumps({"layers": layers}).encode()
+        store.blobs[oci.digest(data)] = data
+        store.entries.append({"digest": oci.digest(data), "size": len(data)})
+    store.sign(one[0])
+    report = verify(store, [one[1]])
+    assert len(report.ignored) == 4
+    assert report.signed
+
+
+def test_signatures_without_end(one):
+    store = Memory()
+    store.put(*((str(n).encode(), claims.SIMPLE, {}) for n in range(600)))
+    store.sign(one[0])
+    with pytest.raises(SignatureError):
+        verify(store, [one[1]])
