@@ -27,11 +27,13 @@ if TYPE_CHECKING:
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
+_VARIABLE = re.compile(r"[^=\0\ud800-\udfff]+=[^\0\ud800-\udfff]*")
 _LAYOUT = {"imageLayoutVersion": "1.0.0"}
 NAME = "verlstack"  # repository name of an image in archives and engines
 REF_NAME = "org.opencontainers.image.ref.name"
 # Names of what refers to an image: the fallback tag of the distribution specification, and cosign's tags.
 _ABOUT = re.compile(r"sha256-[0-9a-f]{64}(\.\w+)?")
+_REF = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+/-]{0,254}")  # image-spec, "Pre-Defined Annotation Keys", roughly
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")  # the specification allows others, which nobody uses
 _MOST = 1 << 24  # bytes of a document; that of cu121 has 20 kB
 _MOST_BLOB = 1 << 40  # bytes of a blob
@@ -258,11 +260,15 @@ def tag_of(folder: Path) -> str:
 
     Raises:
         UsageError: the folder holds no layout with one image, or it has no name.
+        LockError: the name is none that the specification allows.
     """
     try:
-        return str(_entry(folder)["annotations"]["org.opencontainers.image.ref.name"])
+        tag = str(_entry(folder)["annotations"]["org.opencontainers.image.ref.name"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
         raise _none(folder, e) from e
+    if not _REF.fullmatch(tag):
+        raise _damaged("the layout gives its image a name that no image has", folder)
+    return tag
 
 
 def _none(folder: Path, e: Exception) -> UsageError:
@@ -334,12 +340,18 @@ def _is_digest(one: object) -> bool:
     return isinstance(one, str) and bool(DIGEST.fullmatch(one))
 
 
+def _is_environment(env: object) -> bool:
+    """Whether it is a list of NAME=VALUE that a program can be given."""
+    return isinstance(env, list) and all(isinstance(x, str) and _VARIABLE.fullmatch(x) for x in env)
+
+
 def _check_config(config: dict[str, Any], layers: int, folder: Path) -> None:
     """Refuse a config without the facts that every image has, of the types that they have."""
     inner, root = config.get("config"), config.get("rootfs")
     labels = inner.get("Labels") or {} if isinstance(inner, dict) else None  # docker writes null for none
     diff_ids = root.get("diff_ids") if isinstance(root, dict) else None
-    if not isinstance(labels, dict) or not isinstance(config.get("architecture"), str):
+    env = inner.get("Env") or [] if isinstance(inner, dict) else None
+    if not isinstance(labels, dict) or not isinstance(config.get("architecture"), str) or not _is_environment(env):
         raise _damaged("the config does not say what every image says", folder)
     if not isinstance(diff_ids, list) or len(diff_ids) != layers or not all(map(_is_digest, diff_ids)):
         raise _damaged("manifest and config do not name the same layers", folder)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from verlstack import oci, unpack
+from verlstack import canonical, oci, unpack
 from verlstack.cache import sha256_file, storage_errors
 from verlstack.errors import LockError
 
@@ -22,22 +22,9 @@ if TYPE_CHECKING:
     from verlstack.progress import Progress
 
 STRANGER = 54321  # a uid without passwd entry in any base
-# Environment of the programs outside that lead into the image.
+# Environment of the program outside that leads into the image.
 OUTSIDE = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
-# A /proc of its own, devices and a loopback interface, then into the image; $0 is its root. Root gets five harmless
-# devices and shared memory of its own; an ordinary user cannot open a device that was bound one by one, and has no
-# rights to the others.
-_FIVE_DEVICES = (
-    'mount -t tmpfs tmpfs "$0/dev" && mkdir -m 1777 "$0/dev/shm" && '
-    'for d in null zero full random urandom; do : > "$0/dev/$d" && mount --bind "/dev/$d" "$0/dev/$d" || exit; done'
-)
-_ALL_DEVICES = 'mount --rbind /dev "$0/dev"'
-_ENTER = 'mount -t proc proc "$0/proc" && {devices} && "$1" -I -c "$2" && shift 2 && exec chroot "$@"'
-# SIOCSIFFLAGS with IFF_UP | IFF_LOOPBACK | IFF_RUNNING (netdevice(7)); `ip` is not on every machine
-_LOOPBACK = (
-    "import fcntl, socket, struct; "
-    'fcntl.ioctl(socket.socket(), 0x8914, struct.pack("16sH14x", b"lo", 0x1 | 0x8 | 0x40))'
-)
+_WORKER = Path(__file__).with_name("enter_worker.py")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,25 +40,24 @@ class Root:
     environment: Mapping[str, str]
 
     def command(self, words: Sequence[str], *, user: int, environment: Mapping[str, str] | None = None) -> list[str]:
-        """What to run, with OUTSIDE as environment, so that `words` run inside, without network but for loopback.
+        """What to run, with OUTSIDE as environment, so that `words` run inside: see `enter_worker`.
+
+        They have no rights, no network but for loopback, and of the machine's files and devices only the image and
+        six harmless devices; they end when this process ends, however it does.
 
         Args:
             words: program and arguments, as in the image.
             user: uid and gid inside; as an ordinary user outside, it is only a name for ourselves.
             environment: besides the image's own.
         """
-        apart = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--net", "--ipc"]
-        loopback = [sys.executable, _LOOPBACK]
-        root = str(self.folder)
-        if os.geteuid() == 0:
-            script = _ENTER.format(devices=_FIVE_DEVICES)
-            enter = [*apart, "sh", "-c", script, root, *loopback, f"--userspec={user}:{user}", root]
-        else:
-            # --keep-caps: mount and chroot need capabilities that a mapped uid other than 0 loses at exec
-            enter = [*apart, "--user", f"--map-user={user}", f"--map-group={user}", "--keep-caps"]
-            enter += ["sh", "-c", _ENTER.format(devices=_ALL_DEVICES), root, *loopback, root]
-        whole = {**self.environment, **(environment or {})}
-        return [*enter, "env", "-i", *(f"{name}={value}" for name, value in whole.items()), *words]
+        order = {
+            "environment": {**self.environment, **(environment or {})},
+            "parent": os.getpid(),
+            "root": str(self.folder),
+            "user": user,
+            "words": list(words),
+        }
+        return [sys.executable, "-IS", str(_WORKER), canonical.dumps(order).decode()]
 
 
 @contextlib.contextmanager
@@ -82,8 +68,10 @@ def unpacked(layout: Path, cache: Cache, progress: Progress) -> Iterator[Root]:
     """
     with laid(layout, cache, progress) as (root, config):
         with storage_errors(root):
+            _make_places(root)
             _name_hosts(root)
-        yield Root(folder=root, environment=dict(pair.split("=", 1) for pair in config["config"]["Env"]))
+        environment = dict(pair.split("=", 1) for pair in config["config"].get("Env") or [])
+        yield Root(folder=root, environment=environment)
 
 
 @contextlib.contextmanager
@@ -122,6 +110,15 @@ def laid(layout: Path, cache: Cache, progress: Progress) -> Iterator[tuple[Path,
             _make_removable(root)
 
 
+def _make_places(root: Path) -> None:
+    """Have plain folders where something is mounted: a link there would lead out of the image."""
+    for name in ("dev", "proc"):
+        place = root / name
+        if place.is_symlink() or not place.is_dir():
+            place.unlink(missing_ok=True)
+            place.mkdir()
+
+
 def _name_hosts(root: Path) -> None:
     """Write /etc/hosts as an engine does; without it neither torchrun nor Ray finds this machine by name."""
     hosts = unpack.resolve(root, "etc/hosts")  # where the image's own links lead, but never out of it
@@ -130,6 +127,12 @@ def _name_hosts(root: Path) -> None:
 
 
 def _make_removable(root: Path) -> None:
-    """Give ourselves write permission on unpacked folders, so that an ordinary user can remove them."""
-    for folder, _, _ in os.walk(root):
-        Path(folder).chmod(0o755)
+    """Give ourselves every permission on the folders, before they are looked into, so that all of it can be removed.
+
+    What `tempfile` cannot remove it gives permissions itself, and before Python 3.11.8 it follows links in that.
+    """
+    root.chmod(0o755)
+    for at, folders, _ in os.walk(root):
+        for path in (Path(at, name) for name in folders):
+            if not path.is_symlink():
+                path.chmod(0o755)

@@ -3,6 +3,7 @@
 import ast
 import re
 import subprocess
+import sys
 import urllib.parse
 from pathlib import Path
 
@@ -70,7 +71,7 @@ BOTTOM = {
     *("extension.mangled", "extension.finding"),
 }
 ONLY_ERRORS = {"shell", "engine"}  # leaves, passed in
-ALONE = {"errors", "canonical", "progress", "verltags", "pyc_worker", "schema", "told", "network"}
+ALONE = {"errors", "canonical", "progress", "verltags", "pyc_worker", "enter_worker", "schema", "told", "network"}
 
 
 def name(path):
@@ -156,6 +157,7 @@ def test_no_module_imports_itself_by_a_detour():
         ("verldoctor", set()),
         ("pyc_worker", set()),
         ("probe_worker", set()),
+        ("enter_worker", set()),
     ],
 )
 def test_who_may_import_it(library, allowed):
@@ -164,15 +166,23 @@ def test_who_may_import_it(library, allowed):
 
 
 def test_no_other_way_to_start_a_program():
-    for path in MODULES:
+    apart = PACKAGE / "enter_worker.py"  # a program by itself, started by `shell`: it becomes what runs in an image
+    assert apart in MODULES
+    for path in set(MODULES) - {apart}:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
                 assert not re.fullmatch(r"system|popen|fork|forkpty|(exec|spawn|posix_spawn).*", node.attr), path
 
 
-def test_the_worker_needs_the_standard_library_alone():
-    allowed = {"importlib", "marshal", "struct", "sys", "threading", "typing", "warnings"}
-    assert {m.split(".")[0] for m in imports(PACKAGE / "pyc_worker.py")} <= allowed
+@pytest.mark.parametrize(
+    ("worker", "allowed"),
+    [
+        ("pyc_worker", {"importlib", "marshal", "struct", "sys", "threading", "typing", "warnings"}),
+        ("enter_worker", sys.stdlib_module_names),
+    ],
+)
+def test_a_worker_needs_the_standard_library_alone(worker, allowed):
+    assert {m.split(".")[0] for m in imports(PACKAGE / f"{worker}.py")} <= allowed
 
 
 def test_smoke_tests_do_not_import_verlstack():

@@ -329,6 +329,8 @@ def of_config(**changes):
         lambda manifest, config: config["rootfs"]["diff_ids"].pop(),
         *(of_config(rootfs=x) for x in (None, {}, {"diff_ids": None}, {"diff_ids": ["x", "y"]})),
         *(of_config(config=x) for x in (None, [], {"Labels": "x"})),
+        *(of_config(config={"Env": x}) for x in ("A=1", {"A": "1"}, [1], [None], ["NOEQUALS"], ["=1"], 3)),
+        *(of_config(config={"Env": [x]}) for x in ("A=\0", "A\0=1", "A=\ud800")),
         of_config(architecture=None),
     ],
 )
@@ -338,6 +340,20 @@ def test_what_no_image_says(tmp_path, change):
     with pytest.raises(LockError) as e:
         oci.read_layout(tmp_path / "dist")
     assert e.value.where == str(tmp_path / "dist")
+
+
+@pytest.mark.parametrize("inner", [{}, {"Env": None}, {"Env": []}, {"Env": ["A=", "B=a=b\n"]}])
+def test_an_image_may_set_nothing(tmp_path, inner):
+    oci.write_layout(image(tmp_path / "cache"), tmp_path / "dist", tag="demo")
+    layouts.change(tmp_path / "dist", of_config(config=inner))
+    assert oci.read_layout(tmp_path / "dist")[2]["config"] == inner
+
+
+@pytest.mark.parametrize("tag", ["\x1b[2J", "a b", "a\n", "", "-x", "\u202ea", "x" * 300])
+def test_a_name_that_no_image_has(tmp_path, tag):
+    oci.write_layout(image(tmp_path / "cache"), tmp_path / "dist", tag=tag)
+    with pytest.raises(LockError, match="a name that no image has"):
+        oci.tag_of(tmp_path / "dist")
 
 
 @pytest.mark.parametrize("which", ["manifest", "config"])
