@@ -41,8 +41,12 @@ _STORAGE_TROUBLE = {
 
 
 @contextlib.contextmanager
-def storage_errors(path: Path) -> Iterator[None]:
+def storage_errors(path: Path, *, todo: str | None = None) -> Iterator[None]:
     """Turn the operating system's refusals around `path` into a StorageError that says what to do.
+
+    Args:
+        path: what is written, unless the refusal names a file itself.
+        todo: advice where `path` is not in the cache.
 
     Raises:
         StorageError: for the errno values of a full, read-only or forbidden disk; other OSErrors pass unchanged.
@@ -53,7 +57,7 @@ def storage_errors(path: Path) -> Iterator[None]:
         trouble = _STORAGE_TROUBLE.get(e.errno or 0)
         if trouble is None:
             raise
-        raise StorageError(f"cannot write: {trouble[0]}", where=str(e.filename or path), todo=trouble[1]) from e
+        raise StorageError(f"cannot write: {trouble[0]}", where=str(e.filename or path), todo=todo or trouble[1]) from e
 
 
 def sha256_file(path: Path) -> str:

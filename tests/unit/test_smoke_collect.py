@@ -46,13 +46,20 @@ def test_the_files_of_a_report_arrive(tmp_path):
         ("r/a/../evil.json", b"x"),
         ("/r/.evil.json", b"x"),
         ("r/evil.sh", b"x"),
+        ("r/package.json", b"x"),
+        ("r/docs/settings.json", b"x"),
+        ("r/smoke.xml", b"x"),
+        ("r/smoke.json/x.json", b"x"),
+        ("r/ranks-1.json.txt", b"x"),
+        ("r/ranks-1-logs/.x.json", b"x"),
+        ("r/ranks-1-logs/x.sh", b"x"),
         ("r/evil", b"x"),
         ("r/ev il\n.json", b"x"),
         ("r", b"x"),
-        special("r/evil.json", tarfile.SYMTYPE, "/etc/passwd"),
-        special("r/evil.json", tarfile.LNKTYPE, "/etc/passwd"),
-        special("r/evil.json", tarfile.FIFOTYPE),
-        special("r/evil.json", tarfile.CHRTYPE),
+        special("r/smoke.txt", tarfile.SYMTYPE, "/etc/passwd"),
+        special("r/smoke.txt", tarfile.LNKTYPE, "/etc/passwd"),
+        special("r/smoke.txt", tarfile.FIFOTYPE),
+        special("r/smoke.txt", tarfile.CHRTYPE),
     ],
     ids=str,
 )
@@ -66,9 +73,9 @@ def test_anything_else_is_left_out(tmp_path, member):
 def test_a_report_has_an_end(tmp_path, monkeypatch):
     monkeypatch.setattr(collect, "_MOST_BYTES", 10)
     with pytest.raises(ProofError, match="more than 10 bytes"):
-        collect.from_tar(tar(("r/a.json", b"12345678"), ("r/b.json", b"12345678")), tmp_path / "one")
+        collect.from_tar(tar(("r/ranks-1.json", b"12345678"), ("r/ranks-2.json", b"12345678")), tmp_path / "one")
     (tmp_path / "r").mkdir()
-    (tmp_path / "r" / "a.json").write_bytes(b"12345678901")
+    (tmp_path / "r" / "smoke.json").write_bytes(b"12345678901")
     with pytest.raises(ProofError, match="more than 10 bytes"):
         collect.from_folder(tmp_path / "r", tmp_path / "two")
 
@@ -80,16 +87,16 @@ def test_what_is_no_tar_is_an_error_of_ours(tmp_path):
 
 def test_a_folder_is_copied_without_following_links(tmp_path):
     source = tmp_path / "r"
-    (source / "logs").mkdir(parents=True)
+    (source / "ranks-2-logs").mkdir(parents=True)
     (source / "smoke.json").write_bytes(b"{}")
-    (source / "logs" / "0.log").write_bytes(b"said")
-    (source / "link.json").symlink_to("/etc/passwd")
-    os.mkfifo(source / "pipe.json")
+    (source / "ranks-2-logs" / "0.log").write_bytes(b"said")
+    (source / "smoke.txt").symlink_to("/etc/passwd")
+    os.mkfifo(source / "ranks-1.json")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "x.json").write_bytes(b"secret")
-    (source / "deep").symlink_to(tmp_path / "elsewhere")
+    (source / "ranks-1-logs").symlink_to(tmp_path / "elsewhere")
     made = collect.from_folder(source, tmp_path / "report")
-    assert [p.relative_to(tmp_path / "report").as_posix() for p in made] == ["smoke.json", "logs/0.log"]
+    assert [p.relative_to(tmp_path / "report").as_posix() for p in made] == ["smoke.json", "ranks-2-logs/0.log"]
 
 
 def test_a_folder_that_is_a_link_is_no_report(tmp_path):
@@ -98,3 +105,10 @@ def test_a_folder_that_is_a_link_is_no_report(tmp_path):
     (tmp_path / "r").symlink_to("real")
     assert collect.from_folder(tmp_path / "r", tmp_path / "report") == []
     assert collect.from_folder(tmp_path / "none", tmp_path / "report") == []
+
+
+def test_a_name_that_is_both_file_and_folder_is_one_of_them(tmp_path):
+    made = collect.from_tar(
+        tar(("r/node-1/ranks-1.json", b"x"), ("r/node-1/ranks-1.json/y.json", b"x"), ("r/smoke.json", b"{}")), tmp_path
+    )
+    assert [p.relative_to(tmp_path).as_posix() for p in made] == ["node-1/ranks-1.json", "smoke.json"]

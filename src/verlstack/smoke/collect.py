@@ -1,16 +1,19 @@
-"""The report of a smoke run, brought out of a container or an unpacked image that is not trusted to be well-behaved."""
+"""The folder of a report: what an earlier run left there, and what a run brings out of an image that is not trusted."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shutil
 import stat
 import tarfile
+import tempfile
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from verlstack.cache import storage_errors
-from verlstack.errors import ProofError
+from verlstack.errors import ProofError, UsageError
 from verlstack.foreigntar import Bounded
 
 if TYPE_CHECKING:
@@ -18,11 +21,77 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 1 << 28  # of all files together; a report has less than a megabyte, the ranks' logs a few
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_WANTED = {".json", ".txt", ".html", ".xml", ".log"}
+_WANTED = {".json", ".jsonl", ".txt", ".html", ".xml", ".log"}
+# What run.py writes, and nothing else; folders end in a slash here.
+_OURS = re.compile(
+    r"smoke\.(html|json|txt)|smoke-junit\.xml|ranks-[0-9]+(\.json|\.txt|-so-far\.jsonl|-logs/)|node-[0-9]+(\.log|/)"
+)
+_ARRIVING = ".verlstack-report-"  # a folder in the report's, until all of it is there
+_TODO = "give --report another folder"
+
+
+def clear(report: Path) -> None:
+    """Make the folder; remove the report of an earlier run from it, by its exact names, and nothing else.
+
+    Raises:
+        StorageError: the disk is full or refuses us.
+        UsageError: it is no folder.
+    """
+    if report.exists() and not report.is_dir():
+        raise UsageError("the report goes into a folder", where=str(report), todo="give --report a folder")
+    with storage_errors(report, todo=_TODO):
+        report.mkdir(parents=True, exist_ok=True)
+        for path in report.iterdir():
+            if path.name.startswith(_ARRIVING) or _is_ours(path):
+                _remove(path)
+
+
+@contextlib.contextmanager
+def arriving(report: Path) -> Iterator[Path]:
+    """A fresh folder for what a run brings; in the end it takes its place in `report`, over nothing but a report.
+
+    Raises:
+        StorageError: the disk is full or refuses us.
+    """
+    with storage_errors(report, todo=_TODO):
+        folder = Path(tempfile.mkdtemp(prefix=_ARRIVING, dir=report))
+    try:
+        yield folder
+        with storage_errors(report, todo=_TODO):
+            for path in sorted(folder.iterdir()):
+                if _is_ours(report / path.name):
+                    _remove(report / path.name)
+                path.rename(report / path.name)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a name is one that run.py gives, to what it gives it to; a link is nothing that it makes."""
+    folder = path.is_dir() and not path.is_symlink()
+    return bool(_OURS.fullmatch(f"{path.name}/" if folder else path.name))
+
+
+def _remove(path: Path) -> None:
+    """A node's own folder loses what is a report in it, and goes only if nothing is left."""
+    if not path.is_dir() or path.is_symlink():
+        path.unlink(missing_ok=True)
+    elif not path.name.startswith("node-"):
+        shutil.rmtree(path)
+    else:
+        for inner in path.iterdir():
+            if _is_ours(inner):
+                _remove(inner)
+        with contextlib.suppress(OSError):
+            path.rmdir()
 
 
 def from_tar(stream: Iterator[bytes], folder: Path) -> list[Path]:
     """Write the regular files of a report's tar into `folder`; links, devices and strange names are left out.
+
+    Args:
+        stream: the tar, in pieces.
+        folder: a fresh one, see `arriving`.
 
     Returns:
         The files, in the order of the tar.
@@ -44,14 +113,18 @@ def from_tar(stream: Iterator[bytes], folder: Path) -> list[Path]:
                 if left < 0:
                     raise _too_much(folder)
                 source = archive.extractfile(member)
-                made.append(keep(folder.joinpath(*parts), source.read() if source else b""))
+                made += keep(folder.joinpath(*parts), source.read() if source else b"")
     except tarfile.TarError as e:
-        raise ProofError(f"the report cannot be read: {e}", where=str(folder), todo="run again") from e
+        raise ProofError(f"the report cannot be read: {e}", where=str(folder.parent), todo="run again") from e
     return made
 
 
 def from_folder(source: Path, folder: Path) -> list[Path]:
-    """Copy the regular files of a report out of an unpacked image; links are not followed.
+    """Copy the regular files of a report out of an unpacked image into `folder`; links are not followed.
+
+    Args:
+        source: the report's folder, already resolved within the image.
+        folder: a fresh one, see `arriving`.
 
     Raises:
         ProofError: more than any report.
@@ -67,14 +140,13 @@ def from_folder(source: Path, folder: Path) -> list[Path]:
             parts = (*Path(at).relative_to(source).parts, name)
             if not _harmless(parts):
                 continue
-            with storage_errors(folder):
-                data = _regular(Path(at) / name, left)
+            data = _regular(Path(at) / name, left)
             if data is None:
                 continue
             left -= len(data)
             if left < 0:
                 raise _too_much(folder)
-            made.append(keep(folder.joinpath(*parts), data))
+            made += keep(folder.joinpath(*parts), data)
     return made
 
 
@@ -97,9 +169,10 @@ class _Reader:
 
 
 def _harmless(parts: tuple[str, ...]) -> bool:
-    """Plain names, few levels, and an ending that a report has."""
-    plain = 0 < len(parts) <= 8 and all(_NAME.fullmatch(part) for part in parts)
-    return plain and Path(parts[-1]).suffix in _WANTED
+    """What run.py writes, at the top; below that plain names, few levels, and an ending that a report has."""
+    if not 0 < len(parts) <= 8 or not _OURS.fullmatch(parts[0] if len(parts) == 1 else f"{parts[0]}/"):
+        return False
+    return all(_NAME.fullmatch(part) for part in parts) and Path(parts[-1]).suffix in _WANTED
 
 
 def _regular(path: Path, most: int) -> bytes | None:
@@ -112,19 +185,19 @@ def _regular(path: Path, most: int) -> bytes | None:
         return file.read(most + 1) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
 
 
-def keep(path: Path, data: bytes) -> Path:
-    """Write one file of the report.
+def keep(path: Path, data: bytes) -> list[Path]:
+    """Write one file of the report; nothing where the image has both a file and a folder of that name.
 
     Raises:
         StorageError: the disk is full or refuses us.
     """
-    with storage_errors(path):
+    with storage_errors(path, todo=_TODO), contextlib.suppress(FileExistsError, NotADirectoryError, IsADirectoryError):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-    return path
+        return [path]
+    return []
 
 
 def _too_much(folder: Path) -> ProofError:
-    return ProofError(
-        f"the image writes a report of more than {_MOST_BYTES} bytes", where=str(folder), todo="do not trust this image"
-    )
+    what = f"the image writes a report of more than {_MOST_BYTES} bytes"
+    return ProofError(what, where=str(folder.parent), todo="do not trust this image")

@@ -58,10 +58,11 @@ def run(engine: Engine, image: str, name: str, request: Request, folder: Path, s
         for line in _lines(nodes[0].output()):
             say(told.plain(line))
         status = nodes[0].exit_status()
-        for number, listener in enumerate(others, start=1):
-            collect.keep(folder / f"node-{number}.log", listener.heard())
-        if stream := nodes[0].archive(REPORT):
-            collect.from_tar(stream, folder)
+        with collect.arriving(folder) as fresh:
+            for number, listener in enumerate(others, start=1):
+                collect.keep(fresh / f"node-{number}.log", listener.heard())
+            if stream := nodes[0].archive(REPORT):
+                collect.from_tar(stream, fresh)
         return status
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from verlstack import shell, told
+from verlstack import shell, told, unpack
 from verlstack.smoke import collect
 from verlstack.smoke.request import REPORT
 from verlstack.unpacked import OUTSIDE, STRANGER, unpacked
@@ -47,5 +47,6 @@ def run(
     with unpacked(layout, cache, progress) as root:
         words = root.command(request.command(), user=STRANGER, environment=request.environment(name))
         done = shell.follow(words, env=OUTSIDE, cwd=folder, each=lambda line: say(told.plain(line)))
-        collect.from_folder(root.folder / REPORT.lstrip("/"), folder)
+        with collect.arriving(folder) as fresh:
+            collect.from_folder(unpack.resolve(root.folder, REPORT), fresh)
         return done.returncode

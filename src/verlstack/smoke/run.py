@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import os
 import platform
-import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from verlstack import oci, prove
-from verlstack.cache import storage_errors
+from verlstack import oci, prove, told
 from verlstack.errors import EngineError, ProofError, UsageError
-from verlstack.smoke import contained, rooted, slurm
+from verlstack.smoke import collect, contained, rooted, slurm
 from verlstack.unpacked import unpacked
 
 if TYPE_CHECKING:
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
 _LOCK_LABEL = "dev.verlstack.lock"  # every image of ours bears it, and holds the smoke tests
 _GO = {"x86_64": "amd64", "aarch64": "arm64"}  # what `uname -m` says → how images call it
 SUMMARY = "smoke.json"  # written by run.py inside, over all numbers of ranks
+_LONGEST = 500  # characters of a headline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +35,7 @@ class Verdict:
     Attributes:
         headline: what it ran on and whether it passed; the first line of the report.
         passed: whether every run passed.
-        on_gpu: whether every run used GPUs.
+        on_gpu: whether it is a pass for GPUs; never without GPUs that were asked for.
         status: exit status of the tests.
         image: what ran.
         folder: where the report is.
@@ -78,7 +77,7 @@ def layout(
     """
     request.check()
     name = _known(folder, engine.architecture if engine else platform.machine())
-    _clear(report)
+    collect.clear(report)
     if engine:
         status = contained.run(engine, prove.load(folder, engine, progress), name, request, report, say)
     elif request.gpus or request.nodes > 1:
@@ -90,7 +89,7 @@ def layout(
         )
     else:
         status = rooted.run(folder, name, request, report, cache, progress, say)
-    return _verdict(name, report, status)
+    return _verdict(name, request, report, status)
 
 
 def reference(
@@ -112,8 +111,8 @@ def reference(
     facts = engine.image(image)
     name = image if facts.id in image else f"{image}@{facts.id}"
     _check_image(name, facts.architecture, facts.labels, engine.architecture)
-    _clear(report)
-    return _verdict(name, report, contained.run(engine, image, name, request, report, say))
+    collect.clear(report)
+    return _verdict(name, request, report, contained.run(engine, image, name, request, report, say))
 
 
 def scheduled(
@@ -143,20 +142,21 @@ def scheduled(
     """
     request.check()
     if folder is None:
-        _clear(report)
+        image = slurm.found(image)
+        collect.clear(report)
         environment = request.environment(image)
-        return _verdict(image, report, _srun(image, request, report, environment, say))
+        return _verdict(image, request, report, _srun(image, request, report, environment, say))
     name = _known(folder, platform.machine())
-    _clear(report)
+    collect.clear(report)
     with unpacked(folder, cache, progress) as root:
         environment = {**root.environment, **request.environment(name)}
-        return _verdict(name, report, _srun(str(root.folder), request, report, environment, say))
+        return _verdict(name, request, report, _srun(str(root.folder), request, report, environment, say))
 
 
 def _srun(
     image: str, request: Request, report: Path, environment: Mapping[str, str], say: Callable[[str], object]
 ) -> int:
-    gpus = max(0, request.gpus) // request.nodes  # all of them: leave it to the job
+    gpus = max(0, request.gpus) // request.nodes  # all of them: those of the job
     words = slurm.command(image, request.nodes, request.ranks, report, request.more, gpus=gpus, environment=environment)
     return slurm.run(words, report, os.environ, say)
 
@@ -181,29 +181,36 @@ def _check_image(name: str, architecture: str, labels: Any, machine: str) -> Non
         )
 
 
-def _clear(report: Path) -> None:
-    """Make the folder; remove the report of an earlier run from it, and nothing else."""
-    if report.exists() and not report.is_dir():
-        raise UsageError("the report goes into a folder", where=str(report), todo="give --report a folder")
-    with storage_errors(report):
-        report.mkdir(parents=True, exist_ok=True)
-        for pattern in ("smoke.*", "smoke-*", "ranks-*", "node-*"):
-            for path in report.glob(pattern):
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+def _verdict(name: str, request: Request, report: Path, status: int) -> Verdict:
+    """What the report says; the exit status has the last word, for a report may be half a one.
 
-
-def _verdict(name: str, report: Path, status: int) -> Verdict:
-    """What the report says; the exit status has the last word, for a report may be half a one."""
+    On what it ran the host knows better than the image, which may say anything.
+    """
     path = report / SUMMARY
     try:
         said: Any = json.loads(path.read_bytes())
         headline, passed, on_gpu = str(said["headline"]), said["ok"] is True, said["gpu_pass"] is True
-    except (OSError, ValueError, KeyError, TypeError) as e:
+        devices = {run["device"] for run in said["runs"]}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
         raise ProofError(
             f"the smoke tests left no report (exit status {status})",
             where=name,
             todo="what they said last is above; under Slurm, all nodes must see the folder of the report",
         ) from e
+    headline = " ".join(told.plain(headline).split())[:_LONGEST]
+    if not request.gpus and (on_gpu or "cuda" in devices or headline.startswith("GPU")):
+        raise ProofError(
+            f"the image says that it ran on GPUs, and was given none: {headline}",
+            where=name,
+            todo="do not trust this image",
+        )
+    if request.gpus and "cpu" in devices:
+        passed, headline = False, f"{headline}; GPUs were asked for, and the tests saw none"
     return Verdict(
-        headline=headline, passed=passed and status == 0, on_gpu=on_gpu, status=status, image=name, folder=report
+        headline=headline,
+        passed=passed and status == 0,
+        on_gpu=on_gpu and passed and status == 0,
+        status=status,
+        image=name,
+        folder=report,
     )

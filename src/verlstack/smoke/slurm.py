@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verlstack import shell, told
@@ -12,7 +13,6 @@ from verlstack.smoke.request import PYTHON
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
 _REPORT = "/mnt"  # where the report's folder is seen inside: a folder that every base has
 # What an unpacked image needs of its environment; engines take it from the image's config, which a folder has not.
@@ -55,6 +55,22 @@ mount --bind "$report" "$root{_REPORT}"
 mount --bind /tmp "$root/tmp"
 exec chroot "$root" "$@"' sh "$@"
 """
+
+
+def found(image: str) -> str:
+    """What `command` takes of what a user calls an image: a path here becomes absolute, for srun starts elsewhere.
+
+    Raises:
+        UsageError: it is no path here, and no registry's image either; a bare word would be looked for at Docker Hub.
+    """
+    if image and Path(image).exists():
+        return str(Path(image).absolute())
+    if image.startswith("/") or (not image.startswith(".") and set(image) & set("#/:")):
+        return image  # there on the nodes, or for pyxis
+    raise UsageError(
+        f"{image!r} is no stack that was built, and no folder or file here",
+        todo="see `verlstack build`; an image of a registry is HOST#NAME:TAG for pyxis",
+    )
 
 
 def command(
