@@ -187,11 +187,8 @@ class Columns:
         return len(rows) if self._prove(rows) else 0
 
     def proves_lines(self, lines: Sequence[bytes]) -> bool:
-        """Whether all `lines`, without their breaks and each beginning with `head`, have this shape."""
-        start, tail = len(self.head), self.tail[:-1]
-        if min(map(len, lines)) < start + len(tail) or not all(line.endswith(tail) for line in lines):
-            return False  # a line shorter than both could be shared by them
-        return self._prove([line[start : len(line) - len(tail)] for line in lines])
+        """Whether all `lines`, without their breaks, have this shape."""
+        return self.proves(b"\n".join([*lines, b""])) == len(lines)
 
     def _prove(self, rest: Sequence[bytes]) -> bool:
         columns: list[Sequence[bytes]] = []
