@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import os
 import posixpath
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MAX_LINKS = 40  # as the kernel (path_resolution(7))
+# Names too long or empty, a file where a folder is needed: what a layer says, and no fault of the disk.
+_OF_THE_LAYER = {
+    *(errno.ENAMETOOLONG, errno.ENOENT, errno.EINVAL, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP),
+    errno.ENOTEMPTY,
+}
 _MODE = 0o1777  # no setuid or setgid: what is unpacked for a look must not be of use to anybody
 
 
@@ -40,6 +46,11 @@ def lay(blob: Path, media_type: str, root: Path) -> None:
                     _place(archive, member, resolve(root, folder) / name, root, added)
     except (tarfile.TarError, EOFError, ValueError, layer.ZstdError, gzip.BadGzipFile) as e:
         raise ProofError(f"a layer cannot be unpacked: {e}", where=str(blob), todo="build the image again") from e
+    except OSError as e:
+        if e.errno not in _OF_THE_LAYER:
+            raise
+        what = f"a layer cannot be unpacked: {os.strerror(e.errno)}"
+        raise ProofError(what, where=str(blob), todo="do not use this image") from e
 
 
 def resolve(root: Path, name: str) -> Path:
@@ -76,7 +87,10 @@ def _place(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path, root
         below = set(target.parent.iterdir()) if target.parent.is_dir() else set()
         _remove(below - added)
     elif target.name.startswith(".wh."):
-        _remove({target.with_name(target.name.removeprefix(".wh."))} - added)
+        hidden = target.name.removeprefix(".wh.")
+        if hidden in {"", ".", ".."}:  # the last would be the folder above, even that above the root
+            raise ValueError(f"{member.name!r} is a whiteout without a name")
+        _remove({target.with_name(hidden)} - added)
     elif member.isdir() or member.isreg() or member.issym() or member.islnk():
         folders(target.parent)
         if not (member.isdir() and target.is_dir() and not target.is_symlink()):

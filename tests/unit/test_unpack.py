@@ -47,6 +47,9 @@ def hostile(outside):
         "absolute whiteout": [[member(f"{v}/.wh.precious")]],
         "absolute opaque whiteout": [[member(f"{v}/.wh..wh..opq")]],
         "climbing whiteout": [[member(f"{up}/.wh.precious")]],
+        "whiteout of the folder above": [[member(".wh...")]],
+        "whiteout of the folder above a folder": [[member("a/.wh...")]],
+        "whiteout of the folder above by a link": [[member("a", link="/", **sym)], [member("a/.wh...")]],
         "whiteout through a link": [[member("a", link=v, **sym)], [member("a/.wh.precious")]],
         "opaque through a link": [[member("a", link=v, **sym)], [member("a/.wh..wh..opq")]],
         "file through a link": [[member("a", link=v, **sym), member("a/precious", data=b"x")]],
@@ -109,6 +112,29 @@ def test_garbage_is_an_error_of_ours(places, tmp_path, data, media_type):
     (tmp_path / "layer0").write_bytes(data)
     with pytest.raises(ProofError):
         unpack.lay(tmp_path / "layer0", media_type, places[0])
+
+
+@pytest.mark.parametrize("name", [".wh.", ".wh..", ".wh...", "a/.wh...", "a/.wh."])
+def test_a_whiteout_without_a_name(places, tmp_path, name):
+    with pytest.raises(ProofError, match="whiteout without a name"):
+        unpack.lay(blob(tmp_path, member(name)), TAR, places[0])
+    assert places[0].is_dir()
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [member("a" * 300, data=b"1")],
+        [member("a", kind=tarfile.SYMTYPE, link="")],
+        [member("a", data=b"1"), member("a/b/c", data=b"1")],
+        [member("a", data=b"1"), member("a/b", kind=tarfile.DIRTYPE)],
+        [member("a", kind=tarfile.SYMTYPE, link="x" * 5000)],
+    ],
+    ids=["long name", "empty link", "file below a file", "folder below a file", "long link"],
+)
+def test_what_no_file_system_takes_is_the_layers_fault(places, tmp_path, members):
+    with pytest.raises(ProofError, match="a layer cannot be unpacked"):
+        unpack.lay(blob(tmp_path, *members), TAR, places[0])
 
 
 def test_links_without_end(places, tmp_path):
