@@ -66,7 +66,7 @@ def pins_of(image: stackfile.Image) -> dict[str, str]:
     words = {"name": image.name, "cuda": image.cuda, "python": image.python}
     pins = {**image.here, **{key: value for key, value in words.items() if value}}
     if pins.get("torch") == CU121["torch"].partition("+")[0]:
-        pins["torch"] = CU121["torch"]  # the index's wheel of 2.3.1 is the cu121 build, FACTS
+        pins["torch"] = CU121["torch"]  # the index's wheel of 2.3.1 is the cu121 build: it says 2.3.1+cu121 itself
     return pins
 
 

@@ -19,6 +19,9 @@ _ALONE = re.compile(r"\$\{?([A-Za-z_]\w*)(?:\[[@*]\])?\}?")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
 _ARRAY = re.compile(r"([A-Za-z_]\w*)(\+?)=\((.*)", re.DOTALL)
 _SIGNS = re.compile(r"""\\.|["']|(?:^|(?<=\s))#""")
+_MODULE = {"-m", "--module"}  # else something is done about a run, as by pkill -f
+_SAYS = {"echo", "printf"}
+_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _COUNT = re.compile(r"[1-9]\d{0,5}", re.ASCII)
 _DECLARES = {"export", "local", "readonly", "declare", "-a"}
 _ENDS = {"|", "||", "&&", ";", "&", "then", "do", "fi", "done", "else"}
@@ -67,7 +70,7 @@ def _started(words: list[str], depth: int) -> Iterator[Command]:
             for line in _lines(word):
                 for part in _parts(line):
                     yield from _started(part, depth + 1)
-        elif entry:
+        elif entry and (words[max(place - 1, 0)] in _MODULE or word.endswith(".py")) and words[0] not in _SAYS:
             rest = words[place + 1 :]
             own = any(_OWN_CONFIG.match(word) or _ALONE.fullmatch(word) for word in rest)
             yield Command(entry[1], [each for each in rest if overrides.read(each)], own, _world(words[:place]))
@@ -105,7 +108,7 @@ def _parts(words: list[str]) -> Iterator[list[str]]:
 
 def _lines(text: str) -> Iterator[list[str]]:
     """The words of each line; a line goes on behind a backslash and inside of quotes."""
-    lines = re.sub(r"\\\r?\n", " ", text).splitlines()
+    lines = re.sub(r"\\\r?\n", " ", _COMMENT.sub("", text)).splitlines()  # a comment does not go on behind a backslash
     place = 0
     while place < len(lines):
         end = _closing(lines, place)

@@ -183,6 +183,21 @@ def test_mini_batches_of_a_configuration_are_held_to_its_gpus(tmp_path: Path) ->
     assert codes(judged(script(tmp_path, text))) == {"DEVICES-MICRO"}
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "# a comment that ends in a backslash \\",
+        "pkill -f verl.trainer.main_ppo",
+        "echo python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.n=2",
+        "tar cf verl.tar verl/trainer/main_ppo",
+        "if ! pgrep -f verl.trainer.main_ppo; then sleep 1; fi",
+    ],
+)
+def test_what_starts_nothing_is_no_command(tmp_path: Path, line: str) -> None:
+    assert judged(script(tmp_path, f"{line}\n{RAN}")) == []
+    assert codes(judged(script(tmp_path, f"{line}\n{RAN.replace('n=1 ', 'n=2 ')}"))) == {"FSDP-ROLLOUT-N"}
+
+
 def test_nothing_of_a_script_is_run(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     judged(script(tmp_path, RAN.replace("tiny-llama", f"$(touch {mark})`touch {mark}`") + f"\ntouch {mark}"))
