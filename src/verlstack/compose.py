@@ -45,7 +45,7 @@ class Settings:
         format: image format number.
         epoch: mtime of every entry.
         compression: how blobs are compressed.
-        leave_out: (package, path in site-packages) of files of wheels that stay out.
+        leave_out: (package, glob in site-packages) of files of wheels that stay out.
     """
 
     interpreter: Interpreter
@@ -59,7 +59,7 @@ class Settings:
     def job(self, name: str, *, wheels: Iterable[tuple[Path, str]] = (), entries: Iterable[tar.Entry] = ()) -> Job:
         """A layer of these wheels and loose entries."""
         files = tuple(sorted(wheels, key=lambda w: w[0].name))
-        packages = {canonicalize_name(path.name.partition("-")[0]): sha256 for path, sha256 in files}
+        packages: dict[str, str] = {canonicalize_name(path.name.partition("-")[0]): sha256 for path, sha256 in files}
         return store.Job(
             name=name,
             wheels=files,

@@ -69,7 +69,7 @@ class Stack:
     """One set of pins, with what all stacks share folded in.
 
     Attributes:
-        leave_out: (package, path in site-packages) of files of wheels that the image does not get.
+        leave_out: (package, glob in site-packages) of files of wheels that the image does not get.
     """
 
     name: str
@@ -144,6 +144,20 @@ def names(path: Path) -> tuple[str, ...]:
         return tuple(sorted(_stacks(_read(path)).values))
     except BadValueError as bad:
         raise PinsError(str(bad), where=str(path), todo="mend the pins") from None
+
+
+def cannot(path: Path, name: str) -> dict[str, str]:
+    """What a stack is declared not to be able to do, each with its reason; no part of the image.
+
+    Raises:
+        UsageError, PinsError, StorageError: as `load`.
+    """
+    load(path, name)  # tells better than we could what is wrong with the name
+    try:
+        own = _stacks(_read(path)).table(name)
+        return {one: own.table("cannot").text(one) for one in own.reasons("cannot")}
+    except BadValueError as bad:
+        raise PinsError(str(bad), where=f"{path}, [stack.{name}]", todo='mend it: NAME = "the reason"') from None
 
 
 def _read(path: Path) -> Table:

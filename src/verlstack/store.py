@@ -29,7 +29,7 @@ class Job:
         name: layer name.
         wheels: (path, sha256) of each wheel, sorted by file name.
         entries: entries that come from no wheel.
-        leave_out: (sha256 of a wheel, path in site-packages) of files that stay out.
+        leave_out: (sha256 of a wheel, glob in site-packages) of files that stay out.
         venv: where wheels are installed.
         format: image format number.
         epoch: mtime of every entry.

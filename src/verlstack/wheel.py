@@ -6,6 +6,7 @@ import base64
 import configparser
 import csv
 import dataclasses
+import fnmatch
 import hashlib
 import io
 import itertools
@@ -133,16 +134,19 @@ def plan(path: Path, venv: Venv, tags: frozenset[Tag]) -> Plan:
         raise error(path, f"is not a valid wheel: {text}") from e
 
 
-def without(planned: Plan, venv: Venv, paths: Sequence[str]) -> Plan:
-    """The plan without some files, named as in site-packages; RECORD will not have them either.
+def without(planned: Plan, venv: Venv, globs: Sequence[str]) -> Plan:
+    """The plan without the files that match, named as in site-packages; RECORD will not have them either.
 
     Raises:
         WheelError: the wheel has no such file.
     """
-    gone = {f"{venv.site_packages}/{path}" for path in paths}
-    if absent := sorted(gone - {entry.path for entry in planned.entries}):
-        what = f"has no file {_relative(absent[0], venv)} that could be left out"
-        raise WheelError(f"{planned.wheel} {what}", where=planned.wheel, todo="mend leave_out in stacks.toml")
+    gone: set[str] = set()
+    for glob in globs:
+        found = fnmatch.filter((entry.path for entry in planned.entries), f"{venv.site_packages}/{glob}")
+        if not found:
+            what = f"{planned.wheel} has no file {glob} that could be left out"
+            raise WheelError(what, where=planned.wheel, todo="mend leave_out in stacks.toml")
+        gone.update(found)
     rows = zip(planned.entries, planned.hashes, strict=True)
     kept = [(entry, digest) for entry, digest in rows if entry.path not in gone]
     return dataclasses.replace(

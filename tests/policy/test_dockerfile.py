@@ -13,7 +13,12 @@ from verlstack import bakefile, lockfile, pins
 ROOT = Path(__file__).parents[2]
 CONSTRAINTS = ROOT / "constraints"
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-STACKS = pins.names(CONSTRAINTS / "stacks.toml")
+# The others are composed alone: they name nothing for the Dockerfile to stand on.
+STACKS = [
+    name
+    for name in pins.names(CONSTRAINTS / "stacks.toml")
+    if pins.load(CONSTRAINTS / "stacks.toml", name).dockerfile
+]
 # Instructions without comments, continued lines joined.
 INSTRUCTIONS = re.sub(r"\\\n", " ", re.sub(r"^#.*\n", "", DOCKERFILE, flags=re.MULTILINE)).splitlines()
 

@@ -24,6 +24,7 @@ TOP = {
         for verbs in ("common", "base", "bundle", "check", "diff", "flash_attn", "pin", "publish", "reproduce", "smoke")
     ),
     *("cli.sbom", "cli.sign", "cli.attest"),
+    "cli.stacks",
 }
 VERBS = {
     *("base.assemble", "base.show", "base.diff", "base.use"),
@@ -36,6 +37,7 @@ VERBS = {
     "build",
     *("check.run", "check.stacks", "check.probe"),
     "smoke.run",
+    "stacks",
     "reproduce",
     *("publish", "mirror", "promote", "export"),
     "prove",
@@ -45,6 +47,7 @@ BOTTOM = {
     *(
         "errors",
         "canonical",
+        "inherit",
         "tar",
         "content",
         "cache",

@@ -68,3 +68,9 @@ def test_what_cannot_work_is_refused(request_, says):
 )
 def test_what_can_work_is_not(request_):
     request_.check()
+
+
+def test_the_tests_are_told_what_the_image_is_said_to_lack():
+    assert "SMOKE_CANNOT" not in Request().environment("i")
+    assert Request(cannot=()).environment("i")["SMOKE_CANNOT"] == ""
+    assert Request(cannot=("a", "b")).environment("i")["SMOKE_CANNOT"] == "a,b"

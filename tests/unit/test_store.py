@@ -415,3 +415,11 @@ def test_a_file_that_the_wheel_has_not_cannot_be_left_out(tmp_path, cache):
     with pytest.raises(WheelError, match=r"has no file none\.py") as e:
         build(job(one, leave_out=((sha256, "none.py"),)), cache)
     assert "leave_out" in e.value.todo
+
+
+def test_a_whole_tree_can_be_left_out(tmp_path):
+    one = Wheel(name="a", files={"lib/x.py": b"", "lib/deep/y.py": b"", "other.py": b""}).write(tmp_path)
+    sha256 = hashlib.sha256(one.read_bytes()).hexdigest()
+    made = store.entries_of(job(one, leave_out=((sha256, "lib/*"),)), lambda _: None)
+    assert not [entry.path for entry in made if entry.path.startswith(f"{SITE}/lib")]
+    assert f"{SITE}/other.py" in {entry.path for entry in made}

@@ -13,7 +13,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verlstack import canonical
-from verlstack.cli import attest, base, bundle, check, diff, flash_attn, pin, publish, reproduce, sbom, sign, smoke
+from verlstack.cli import (
+    attest,
+    base,
+    bundle,
+    check,
+    diff,
+    flash_attn,
+    pin,
+    publish,
+    reproduce,
+    sbom,
+    sign,
+    smoke,
+    stacks,
+)
 from verlstack.cli.common import dist, workshop
 from verlstack.errors import StorageError, VerlstackError
 
@@ -80,7 +94,10 @@ def _parser() -> argparse.ArgumentParser:
         "prove", parents=[common], help="start the image and import verl in it, as root and stranger"
     )
     for verb, run in ((lock, _lock), (fetch, _fetch), (build, _build), (prove, _prove)):
-        verb.add_argument("stack", nargs="?", default="cu121", help="a [stack.NAME] of stacks.toml (default: cu121)")
+        which = verb.add_mutually_exclusive_group() if verb is build else verb
+        which.add_argument("stack", nargs="?", default="cu121", help="a [stack.NAME] of stacks.toml (default: cu121)")
+        if verb is build:
+            which.add_argument("--all", action="store_true", help="every stack; one that fails does not stop the rest")
         verb.set_defaults(verb=run)
     for verb in (fetch, build):
         forms = "auto | debian | registry:REF@sha256:… | oci:DIR (default: auto)"
@@ -89,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("--output", choices=("oci-archive", "docker-archive"), help="write an archive beside the layout")
     for verb in (build, prove):
         verb.add_argument("--dist", type=Path, metavar="DIR", help="where images go (default: dist beside constraints)")
-    for group in (base, bundle, check, flash_attn, pin, diff, reproduce, publish, sbom, attest, sign, smoke):
+    for group in (base, bundle, check, flash_attn, pin, diff, reproduce, publish, sbom, attest, sign, smoke, stacks):
         group.register(verbs, common)
     return parser
 
@@ -136,10 +153,24 @@ def _fetch(arguments: argparse.Namespace) -> int:
 
 
 def _build(arguments: argparse.Namespace) -> int:
+    if arguments.all:
+        return stacks.build_all(arguments, lambda name: _built(arguments, name), _show)
+    report = _built(arguments, arguments.stack)
+    if arguments.json:
+        print(canonical.dumps(report).decode())
+        if report.without:
+            print(report.without, file=sys.stderr)
+    else:
+        _show(report)
+    return 0
+
+
+def _built(arguments: argparse.Namespace, name: str) -> Report:
     from verlstack import build, lockfile  # noqa: PLC0415
 
+    arguments.stack = name
     with workshop(arguments) as (stack, shop):
-        report = build.build(
+        return build.build(
             stack,
             lockfile.load(shop.constraints, stack),
             shop,
@@ -148,13 +179,12 @@ def _build(arguments: argparse.Namespace) -> int:
             dist=dist(arguments, shop),
             output=arguments.output,
         )
-    if arguments.json:
-        print(canonical.dumps(report).decode())
-    else:
-        _table(report)
+
+
+def _show(report: Report) -> None:
+    _table(report)
     if report.without:
         print(report.without, file=sys.stderr)  # last, so that it is seen
-    return 0
 
 
 def _prove(arguments: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import os
 import sys
 from pathlib import Path
@@ -40,6 +41,11 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser], common:
     )
     verb.add_argument("--quick", action="store_true", help="leave out the slow tests")
     verb.add_argument("--report", type=Path, metavar="DIR", help="folder of the report (default: smoke-report)")
+    verb.add_argument(
+        "--record",
+        action="store_true",
+        help="keep what the stack can do beside its lock, for `verlstack stacks`",
+    )
     verb.add_argument("-k", dest="only", metavar="EXPR", help="only tests whose names match, as pytest's -k")
     verb.add_argument("--dist", type=Path, metavar="DIR", help="where images are (default: dist beside constraints)")
     verb.set_defaults(verb=_smoke)
@@ -77,6 +83,7 @@ def _smoke(arguments: argparse.Namespace) -> int:
         nodes=arguments.nodes,
         quick=arguments.quick,
         only=arguments.only,
+        cannot=_cannot(arguments),
     )
     request.check()
     report = (arguments.report or Path("smoke-report")).absolute()
@@ -92,8 +99,36 @@ def _smoke(arguments: argparse.Namespace) -> int:
         engine = Engine.connect(os.environ)
         with cache.use(), shown_progress() as progress:
             verdict = run.layout(folder, request, report, engine=engine, cache=cache, progress=progress, say=_say)
+    if arguments.record:
+        _record(arguments, report)
     _print(verdict, as_json=arguments.json)
     return 0 if verdict.passed else 1
+
+
+def _cannot(arguments: argparse.Namespace) -> tuple[str, ...] | None:
+    """What the pins say that the stack cannot do; None where the image is not named as a stack."""
+    from verlstack import capabilities, pins  # noqa: PLC0415
+
+    try:
+        path = project(arguments) / "stacks.toml"
+    except UsageError:
+        known = False
+    else:
+        known = arguments.image in pins.names(path)
+    if known:
+        return tuple(capabilities.declared(path, arguments.image))
+    if arguments.record:
+        raise UsageError(f"{arguments.image} is no stack, and only a stack has a record", todo="name a stack")
+    return None
+
+
+def _record(arguments: argparse.Namespace, report: Path) -> None:
+    from verlstack import capabilities, lockfile, pins  # noqa: PLC0415
+
+    constraints = project(arguments)
+    lock = lockfile.load(constraints, pins.load(constraints / "stacks.toml", arguments.image))
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    _say(f"recorded: {capabilities.record(constraints, lock, report, date=today)}")
 
 
 def _layout(arguments: argparse.Namespace) -> Path | None:

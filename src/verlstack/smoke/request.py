@@ -24,6 +24,7 @@ class Request:
         nodes: containers that pretend to be machines.
         quick: leave out the slow tests.
         only: run only tests whose names match this, as pytest's -k.
+        cannot: what the pins say that the image cannot do; None where nothing is said of it.
     """
 
     ranks: tuple[int, ...] | None = None
@@ -31,6 +32,7 @@ class Request:
     nodes: int = 1
     quick: bool = False
     only: str | None = None
+    cannot: tuple[str, ...] | None = None
 
     def check(self) -> None:
         """Refuse what cannot work, before anything is started.
@@ -70,8 +72,11 @@ class Request:
         return tuple(range(node * each, (node + 1) * each))
 
     def environment(self, image: str) -> dict[str, str]:
-        """What the tests are told: which image this is, and not to look for GPUs that nobody asked for."""
-        return {"VERLSTACK_IMAGE": image, **({} if self.gpus else {"SMOKE_DEVICE": "cpu"})}
+        """What the tests are told: which image it is, what it is said to lack, and not to look for GPUs unasked."""
+        said = {"VERLSTACK_IMAGE": image}
+        if self.cannot is not None:
+            said["SMOKE_CANNOT"] = ",".join(self.cannot)
+        return said if self.gpus else {**said, "SMOKE_DEVICE": "cpu"}
 
     def command(self, node: int = 0, *, host: str = "localhost", report: str = REPORT) -> tuple[str, ...]:
         """The command of one node.
