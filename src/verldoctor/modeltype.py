@@ -15,7 +15,7 @@ def model_type(path: object) -> str:
     """The model_type of the model at `path`, e.g. `llama`; "" if neither a config.json nor the name tells."""
     if not isinstance(path, str) or not path or len(path) > 4096:
         return ""
-    return _from_folder(path) or _from_name(path)
+    return _from_folder(path) or from_name(path)
 
 
 def _from_folder(path: str) -> str:
@@ -26,7 +26,7 @@ def _from_folder(path: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _from_name(path: str) -> str:
+def from_name(path: str) -> str:
     """The type that the last two parts of `path` (`org/model`) suggest; the first pattern that fits wins."""
     name = "/".join(path.rstrip("/").lower().split("/")[-2:])
     for pattern, kind in table("families")["patterns"]:

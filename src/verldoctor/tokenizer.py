@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from verldoctor import tokenizer_ids
 from verldoctor.model_folder import VOCABULARIES
+from verldoctor.modeltype import from_name
 from verldoctor.versions import brought_by, has, table
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def judge(folder: Folder) -> Iterator[Finding]:
         )
     if config:
         yield from _class(folder, config)
+        yield from _source(folder, config)
         yield from _template(folder, config)
         yield from _extra(folder, config)
     yield from tokenizer_ids.judge(folder, config)
@@ -68,6 +70,16 @@ def _foreign(folder: Folder, name: str) -> Iterator[Finding]:
     ):
         return
     yield from folder.say("MODEL-TOKENIZER-OTHER", _FILE, measured=name, right=", ".join(usual), family=folder.kind)
+
+
+def _source(folder: Folder, config: dict[str, Any]) -> Iterator[Finding]:
+    """Tokenizer and model of different families, by the names under which each was loaded before it was saved."""
+    theirs, mine = config.get("name_or_path"), folder.config.get("_name_or_path")
+    if not isinstance(theirs, str) or not isinstance(mine, str):
+        return
+    kinds = from_name(theirs), from_name(mine)
+    if all(kinds) and kinds[0] != kinds[1]:
+        yield from folder.say("MODEL-SOURCE", _FILE, measured=theirs, right=mine)
 
 
 def _template(folder: Folder, config: dict[str, Any]) -> Iterator[Finding]:

@@ -197,6 +197,21 @@ PAIRS: dict[str, list[tuple[dict[str, str], dict[str, Any], dict[str, Any]]]] = 
     "MODEL-DTYPE-WORD": [(CU121, config(torch_dtype="bf16"), config(torch_dtype="float32"))],
     "MODEL-QUANTIZED": [(CU121, config(quantization_config={"quant_method": "awq"}), config(quantization_config=None))],
     "MODEL-CONFIG-ONLY": [(CU121, BARE, {"tokenizer.json": NONE})],
+    "MODEL-SOURCE": [
+        (
+            CU121,
+            {**config(_name_or_path="meta-llama/Llama-2-7b-hf"), **tokens(name_or_path="Qwen/Qwen2-7B")},
+            {
+                **config(_name_or_path="meta-llama/Llama-2-7b-hf"),
+                **tokens(name_or_path="meta-llama/Llama-2-7b-chat-hf"),
+            },
+        ),
+        (
+            CU121,
+            {**config(_name_or_path="Qwen/Qwen2-7B"), **tokens(name_or_path="google/gemma-2b")},
+            {**config(_name_or_path="Qwen/Qwen2-7B"), **tokens(name_or_path="./out/step-100")},
+        ),
+    ],
     "MODEL-NO-TOKENIZER": [(CU121, {"tokenizer.json": NONE}, {"tokenizer.json": NONE, "tokenizer.model": b"x"})],
     "MODEL-MERGES": [(CU121, words(merges=[["a", "b"]]), words(merges=[])), (CU121, words(merges=[["a", "b"]]), {})],
     "MODEL-TOKENIZER-CLASS": [
