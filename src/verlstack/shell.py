@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import os
 import subprocess
+import threading
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Self
 
@@ -11,11 +14,13 @@ from verlstack import network, told
 from verlstack.errors import VerlstackError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 _UMASK = 0o022  # of every program: what they make must not depend on the user's
 _KEPT_STDERR_LINES = 20  # enough to hold a Python or apt error, short enough to read
+_LONGEST = 1 << 16  # characters of a line; a longer one comes in pieces
+_KEPT = 1 << 22  # characters of what a followed program prints, the last ones; a build of flash-attn prints some 100 kB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +87,14 @@ def run(
     return Result(args=words, returncode=done.returncode, stdout=done.stdout, stderr=done.stderr)
 
 
-def follow(args: Sequence[str | Path], *, env: Mapping[str, str], cwd: Path, each: Callable[[str], object]) -> Result:
+def follow(
+    args: Sequence[str | Path],
+    *,
+    env: Mapping[str, str],
+    cwd: Path,
+    each: Callable[[str], object],
+    timeout: float | None = None,
+) -> Result:
     """Run a long program and hand on each line it prints, on either stream, as it comes.
 
     Args:
@@ -90,15 +102,17 @@ def follow(args: Sequence[str | Path], *, env: Mapping[str, str], cwd: Path, eac
         env: the whole environment of the program.
         cwd: working directory.
         each: called with every line, without its end.
+        timeout: seconds after which the program is killed, and with it only what ends with it.
 
     Returns:
-        Exit status and all lines, as stdout; negative for the signal that killed it.
+        Exit status and the last lines, as stdout; negative for the signal that killed it, SIGKILL after `timeout`.
 
     Raises:
         ProgramMissingError: the program does not exist or may not be executed.
     """
     words = tuple(str(a) for a in args)
-    lines: list[str] = []
+    lines: collections.deque[str] = collections.deque()
+    kept = 0
     try:
         process = subprocess.Popen(
             words, env=dict(env), cwd=cwd, umask=_UMASK, text=True, errors="replace",
@@ -106,15 +120,35 @@ def follow(args: Sequence[str | Path], *, env: Mapping[str, str], cwd: Path, eac
         )  # fmt: skip
     except (FileNotFoundError, PermissionError) as e:
         raise ProgramMissingError(f"cannot run {words[0]}: {e.strerror}", where=words[0]) from e
-    with process:
+    stream = process.stdout
+    assert stream is not None  # noqa: S101 - PIPE was asked for
+    with process, _ended_after(timeout, process):
         try:
-            for line in process.stdout or ():
+            while line := stream.readline(_LONGEST):
                 lines.append(line.rstrip("\r\n"))
+                kept += len(lines[-1]) + 1
+                while kept > _KEPT:
+                    kept -= len(lines.popleft()) + 1
                 each(lines[-1])
         except BaseException:
             process.terminate()  # a killed client cancels its build in the engine
             raise
     return Result(args=words, returncode=process.returncode, stdout="\n".join(lines), stderr="")
+
+
+@contextlib.contextmanager
+def _ended_after(timeout: float | None, process: subprocess.Popen[str]) -> Iterator[None]:
+    """Kill a program that takes longer."""
+    if timeout is None:
+        yield
+        return
+    timer = threading.Timer(timeout, process.kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class Pipe:

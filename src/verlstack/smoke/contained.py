@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _GRACE = 30.0  # seconds that another node has to end after node 0
 _LONGEST = 1 << 16  # bytes of a line
+_MOST_HEARD = 1 << 24  # bytes that are kept of what another node says
 
 
 def run(engine: Engine, image: str, name: str, request: Request, folder: Path, say: Callable[[str], object]) -> int:
@@ -113,13 +114,15 @@ class _Listener:
 
     def __init__(self, node: Container) -> None:
         self._pieces: list[bytes] = []
+        self._left = _MOST_HEARD
         self._thread = threading.Thread(target=self._listen, args=(node,), daemon=True)
         self._thread.start()
 
     def _listen(self, node: Container) -> None:
         with contextlib.suppress(EngineError):  # the container was removed, or the engine went away: node 0 tells
             for piece in node.output():
-                self._pieces.append(piece)
+                self._pieces.append(piece[: self._left])
+                self._left -= len(self._pieces[-1])
 
     def heard(self) -> bytes:
         """All of it, once the node ends; what there is, where it does not end soon after node 0."""

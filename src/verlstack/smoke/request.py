@@ -10,6 +10,7 @@ from verlstack.errors import UsageError
 REPORT = "/tmp/smoke-report"  # noqa: S108 - inside a container of ours, where nobody else is
 PYTHON = "/opt/verl/bin/python"
 PORT = 29400  # torchrun's own default for a rendezvous; each network of containers has all ports to itself
+PATIENCE = 4 * 3600.0  # seconds for all of it; run.py ends each number of ranks by itself, in minutes
 ALL_GPUS = -1  # as an engine counts
 _SHM_CPU, _SHM_GPU = 1 << 30, 8 << 30  # bytes; NCCL wants tens of MB a rank, Ray's object store 100 MB
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from verlstack import shell, told, unpack
 from verlstack.smoke import collect
-from verlstack.smoke.request import REPORT
+from verlstack.smoke.request import PATIENCE, REPORT
 from verlstack.unpacked import OUTSIDE, STRANGER, unpacked
 
 if TYPE_CHECKING:
@@ -44,9 +44,13 @@ def run(
     Raises:
         LockError, ProofError, StorageError, UsageError: as `unpacked.unpacked` and `collect.from_folder`.
     """
+
+    def hand_on(line: str) -> None:
+        say(told.plain(line))
+
     with unpacked(layout, cache, progress) as root:
         words = root.command(request.command(), user=STRANGER, environment=request.environment(name))
-        done = shell.follow(words, env=OUTSIDE, cwd=folder, each=lambda line: say(told.plain(line)))
+        done = shell.follow(words, env=OUTSIDE, cwd=folder, each=hand_on, timeout=PATIENCE)
         with collect.arriving(folder) as fresh:
             collect.from_folder(unpack.resolve(root.folder, REPORT), fresh)
         return done.returncode
