@@ -15,9 +15,7 @@ CONSTRAINTS = ROOT / "constraints"
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 # The others are composed alone: they name nothing for the Dockerfile to stand on.
 STACKS = [
-    name
-    for name in pins.names(CONSTRAINTS / "stacks.toml")
-    if pins.load(CONSTRAINTS / "stacks.toml", name).dockerfile
+    name for name in pins.names(CONSTRAINTS / "stacks.toml") if pins.load(CONSTRAINTS / "stacks.toml", name).dockerfile
 ]
 # Instructions without comments, continued lines joined.
 INSTRUCTIONS = re.sub(r"\\\n", " ", re.sub(r"^#.*\n", "", DOCKERFILE, flags=re.MULTILINE)).splitlines()

@@ -74,3 +74,10 @@ def test_the_tests_are_told_what_the_image_is_said_to_lack():
     assert "SMOKE_CANNOT" not in Request().environment("i")
     assert Request(cannot=()).environment("i")["SMOKE_CANNOT"] == ""
     assert Request(cannot=("a", "b")).environment("i")["SMOKE_CANNOT"] == "a,b"
+
+
+def test_slurms_nodes_have_gpus_of_their_own():
+    Request(gpus=ALL_GPUS, nodes=2).check(scheduled=True)
+    Request(gpus=16, nodes=2, ranks=(16,)).check(scheduled=True)
+    with pytest.raises(UsageError, match="do not spread over 2 nodes"):
+        Request(gpus=3, nodes=2).check(scheduled=True)

@@ -85,7 +85,7 @@ def _smoke(arguments: argparse.Namespace) -> int:
         only=arguments.only,
         cannot=_cannot(arguments),
     )
-    request.check()
+    request.check(scheduled=arguments.launcher == "slurm")
     report = (arguments.report or Path("smoke-report")).absolute()
     folder = _layout(arguments)
     cache = Cache.from_environment(os.environ)

@@ -21,8 +21,8 @@ class Request:
 
     Attributes:
         ranks: numbers of ranks to run on, all nodes together; None: what fits, as `run.py` finds.
-        gpus: 0 (CPU), so many GPUs of this machine, or ALL_GPUS.
-        nodes: containers that pretend to be machines.
+        gpus: 0 (CPU), so many GPUs, all nodes together, or ALL_GPUS.
+        nodes: machines under Slurm, else containers that pretend to be some.
         quick: leave out the slow tests.
         only: run only tests whose names match this, as pytest's -k.
         cannot: what the pins say that the image cannot do; None where nothing is said of it.
@@ -35,8 +35,11 @@ class Request:
     only: str | None = None
     cannot: tuple[str, ...] | None = None
 
-    def check(self) -> None:
+    def check(self, *, scheduled: bool = False) -> None:
         """Refuse what cannot work, before anything is started.
+
+        Args:
+            scheduled: Slurm gives each node its GPUs; else the nodes are containers that share this machine's.
 
         Raises:
             UsageError: more ranks than GPUs, or ranks or GPUs that do not spread over the nodes.
@@ -49,10 +52,12 @@ class Request:
             )
         if self.nodes == 1:
             return
-        if self.gpus == ALL_GPUS or self.gpus % self.nodes:
+        if self.gpus == ALL_GPUS and scheduled:
+            pass  # on each node all that the job has there
+        elif self.gpus == ALL_GPUS or self.gpus % self.nodes:
             raise UsageError(
                 f"the GPUs do not spread over {self.nodes} nodes",
-                todo=f"give --gpus as a multiple of {self.nodes}: each container gets its own",
+                todo=f"give --gpus as a multiple of {self.nodes}: each node gets its own",
             )
         if self.ranks and not any(n % self.nodes == 0 for n in self.ranks):
             raise UsageError(

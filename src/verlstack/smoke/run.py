@@ -140,7 +140,7 @@ def scheduled(
         ProgramMissingError: no srun here.
         LockError, ProofError, StorageError, UsageError: as for `layout`.
     """
-    request.check()
+    request.check(scheduled=True)
     if folder is None:
         image = slurm.found(image)
         collect.clear(report)
