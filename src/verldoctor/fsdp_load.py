@@ -18,6 +18,10 @@ LIMIT = 262_144  # bytes; verl's own ppo_trainer.yaml has 6 kB. PyYAML's parser 
 _DEPTH = 40  # verl nests five deep
 _OPEN = 500  # levels open at once; a text in quotes may hold a few lone brackets
 _NODES = 20_000  # visited, aliases again each time: stops "a billion laughs"
+_LINED = 500  # overrides of a command whose lines are looked for, each through the whole text; a long one has 60
+_WORD = re.compile(r"[A-Za-z_/][\w./-]*", re.ASCII)  # what is surely text or a number needs no parser, which takes long
+_CONSTANTS = {"true", "false", "yes", "no", "on", "off", "null"}  # of YAML 1.1
+_COUNT = re.compile(r"0|[1-9][0-9]{0,17}")
 _SCRIPTS = {".sh", ".bash", ".slurm", ".sbatch", ".txt", ".args", ""}
 
 
@@ -90,9 +94,10 @@ def overridden(name: str, words: list[str], text: str = "") -> Config:
 def _command(name: str, text: str, command: launch.Command) -> Config:
     """What the overrides of one command in the script `text` set; the last one wins."""
     settings: dict[str, Setting] = {}
+    lined = text if len(command.words) <= _LINED else ""
     for word in command.words:
         if override := overrides.read(word):
-            where = f"{name}{_line_of(word, override.key, text)} {safe(override.key, 100)}"
+            where = f"{name}{_line_of(word, override.key, lined)} {safe(override.key, 100)}"
             settings.update(_leaves(override.key, override_value(override.value), where, override.op))
     return Config(name, settings, text, command.entry, whole=not command.own, world=command.world)
 
@@ -114,6 +119,10 @@ def _leaves(key: str, value: Any, where: str, op: str) -> dict[str, Setting]:
 
 def override_value(text: str) -> Any:
     """The value of `key=TEXT` as Hydra reads it: YAML without the outer quotes; what does not parse stays text."""
+    if _WORD.fullmatch(text) and text.lower() not in _CONSTANTS:
+        return text
+    if _COUNT.fullmatch(text):
+        return int(text)
     try:
         tree, _ = _Yaml("").read(text, keep=True)
     except Unreadable:

@@ -214,9 +214,20 @@ def test_nothing_of_a_script_is_run(tmp_path: Path) -> None:
         "B=()\n" + 'B+=("${B[@]}" x)\n' * 3000,
         "${" * 20_000,
         "\\\n" * 50_000,
+        "verl.trainer.main_eval " + " \\\n".join(f"a.b{n}={n}" for n in range(15_000)),
         'bash -c "' + "bash -c '" * 100 + "verl.trainer.main_eval",
     ],
-    ids=["quotes", "lines of quotes", "doubling", "open arrays", "growing arrays", "braces", "joined lines", "nested"],
+    ids=[
+        "quotes",
+        "lines of quotes",
+        "doubling",
+        "open arrays",
+        "growing arrays",
+        "braces",
+        "joined lines",
+        "many",
+        "nested",
+    ],
 )
 def test_scripts_that_would_never_end_do_end(tmp_path: Path, text: str) -> None:
     file = script(tmp_path, text)
@@ -248,6 +259,12 @@ def test_a_folder_is_judged_file_by_file_and_others_in_it_are_left_alone(tmp_pat
     [
         ("1", 1),
         ("1e-6", 1e-6),
+        ("hf", "hf"),
+        ("True", True),
+        ("no", False),
+        ("010", 8),
+        ("/data/x.parquet", "/data/x.parquet"),
+        ("12345678901234567890", 12345678901234567890),
         ("[a,b]", ["a", "b"]),
         ("null", None),
         ("a b", "a b"),
@@ -258,6 +275,11 @@ def test_a_folder_is_judged_file_by_file_and_others_in_it_are_left_alone(tmp_pat
 )
 def test_override_values_are_read_as_hydra_reads_them(word: str, value: object) -> None:
     assert override_value(word) == value
+
+
+@given(st.text(alphabet="aeEnoNyYtrufls_/.-019", min_size=1, max_size=8))
+def test_the_short_way_reads_what_the_parser_reads(text: str) -> None:
+    assert override_value(text) == override_value(f"[{text}]")[0]
 
 
 def test_paths_are_not_overrides() -> None:
