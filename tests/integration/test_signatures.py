@@ -12,6 +12,7 @@ import pytest
 from support import imagelayers, layouts, real_registry
 from support.debian_programs import program
 from support.signatures import pair
+from support.writable_registry import Fault, Writable
 from verlstack import attest, cli, oci, provenance, upload
 from verlstack.base import reference
 from verlstack.errors import FetchError, LockError
@@ -191,6 +192,25 @@ def test_a_signature_moved_to_another_image(image, cosign, verlstack, tmp_path):
         writer.push_manifest(signature, oci.MANIFEST, f"{digest.replace(':', '-')}.sig")
     code, _, err = verlstack("verify", f"{image.name}:evil", "--key", cosign.pub, "--insecure")
     assert (code, "for another image" in err) == (16, True)
+
+
+@pytest.mark.parametrize("body", [b"[]", b"x" * (5 << 20), b'{"manifests": [{"digest": "../x"}]}'])
+def test_a_hostile_list_of_referrers_does_not_stop_what_is_signed(verlstack, tmp_path, body):
+    fake = Writable()
+    private, public = pair(tmp_path, "k")
+    ref = f"{fake.host}/team/base@{fake.put(b'{}')}"
+    list_of_them = Fault(method="GET", path="/referrers/", status=200, body=body)
+    try:
+        fake.planted.append(list_of_them)
+        code, _, _ = verlstack("verify", ref, "--key", public, "--insecure")
+        assert code == 5, "nothing could be read"
+        assert verlstack("sign", ref, "--key", private, "--insecure")[0] == 0
+        fake.planted.append(list_of_them)
+        code, out, _ = verlstack("verify", ref, "--key", public, "--insecure")
+        assert (code, "signed by" in out, "does not count" in out) == (0, True, True)
+    finally:
+        fake.server.shutdown()
+        fake.server.server_close()
 
 
 def test_what_cannot_be_signed(image, host, cosign, verlstack, monkeypatch):

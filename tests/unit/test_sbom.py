@@ -88,6 +88,7 @@ def without(files, path):
         ({"extra": package("evil")}, "no layer extra"),
         ({"extra": {"etc/passwd": b"root"}}, "no layer extra"),
         ({"base debian": BASE | package("evil")}, "nothing pins that"),
+        ({"base more": {"usr/bin/python": b"evil"}}, "the layer base more lies over the layer torch"),
         ({"smoke": {f"{SITE}/.wh.torch": b""}}, r"\.wh\.torch"),
         ({"smoke": {"opt/verl/lib/python3.10/site-packages": "-> /tmp"}}, "hides the environment"),
         ({"smoke": {"opt/verl": "-> /tmp"}}, "hides the environment"),

@@ -93,9 +93,13 @@ def take(layers: dict[str, Contents], lock: Lock | None, left_out: str | None = 
     Raises:
         LockError: naming the first thing in which lock and layers do not agree.
     """
+    above = ""
     for name, one in layers.items():
         if one.wrong:
             raise _disagreement(f"the layer {name} {one.wrong[0]}")
+        if pullcost.is_below(name) and above:
+            raise _disagreement(f"the layer {name} lies over the layer {above}, and could replace anything in it")
+        above = above or ("" if pullcost.is_below(name) else name)
     release = next((x.release for x in reversed(layers.values()) if x.release), None)
     found = list(_below(layers, release))
     wanted = _wanted(lock) if lock else {}

@@ -150,7 +150,7 @@ def _collect(store: Store, keys: tuple[PublicKey, ...], name: str | None) -> _Fo
 
 def _layers(store: Store, found: _Found) -> Iterator[dict[str, Any]]:
     """Layers of the manifests about the image that may be signatures or attestations."""
-    for entry in store.about():
+    for entry in _entries(store, found):
         if entry["size"] > MAX_DOCUMENT:
             found.ignored.append(f"{entry['digest']} is longer than any manifest")
             continue
@@ -162,6 +162,23 @@ def _layers(store: Store, found: _Found) -> Iterator[dict[str, Any]]:
         for layer in layers if isinstance(layers, list) else ():
             if oci.is_descriptor(layer) and layer["mediaType"] in {claims.SIMPLE, claims.DSSE}:
                 yield layer
+
+
+def _entries(store: Store, found: _Found) -> Iterator[dict[str, Any]]:
+    """What may be about the image; a broken list stops nothing that was found before it.
+
+    Raises:
+        FetchError: nothing could be read at all.
+    """
+    some = False
+    try:
+        for entry in store.about():
+            some = True
+            yield entry
+    except FetchError as e:
+        if not some:
+            raise
+        found.ignored.append(e.what)
 
 
 def _note(entry: dict[str, Any]) -> str:
