@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verlstack import canonical
-from verlstack.cli import sbom
 from verlstack.cli.common import dist, workshop
+from verlstack.cli.sbom import IMAGE, any_stack, layout
 from verlstack.cli.sign import password
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser], common:
     verb = verbs.add_parser(
         "attest", parents=[common], help="attach SBOMs, provenance and smoke report to an image in a registry"
     )
-    verb.add_argument("image", metavar="IMAGE", help=sbom.IMAGE)
+    verb.add_argument("image", metavar="IMAGE", help=IMAGE)
     verb.add_argument("place", metavar="HOST/REPOSITORY", help="where `verlstack publish` put it")
     verb.add_argument("--smoke", type=Path, metavar="DIR", help="report of `verlstack smoke --report DIR`")
     verb.add_argument("--key", type=Path, metavar="FILE", help="private key: sign each of them, as cosign does")
@@ -38,9 +38,9 @@ def _attest(arguments: argparse.Namespace) -> int:
     ref = publish.destination(arguments.place, insecure=arguments.insecure)
     run = provenance.told(arguments.builder, arguments.invocation, arguments.started)
     key = keys.private(arguments.key, password) if arguments.key else None
-    sbom.any_stack(arguments)
+    any_stack(arguments)
     with workshop(arguments) as (_, shop):
-        folder = sbom.layout(arguments.image, dist(arguments, shop))
+        folder = layout(arguments.image, dist(arguments, shop))
         done = attest.attest(folder, ref, shop, run=run, smoke=arguments.smoke, key=key)
     if arguments.json:
         print(canonical.dumps(done).decode())

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verlstack import canonical
-from verlstack.cli import check as checked
+from verlstack.cli.check import show
 from verlstack.cli.common import dist, workshop
 from verlstack.cli.diff import lines
 
@@ -41,7 +41,7 @@ def _pin(arguments: argparse.Namespace) -> int:
         print(canonical.dumps({"pull_bytes": report.pull.known, "report": report, "check": check}).decode())
     else:
         _print(report)
-        checked.show(check)
+        show(check)
     return 1 if check.exit_code == 1 else 0
 
 
