@@ -72,13 +72,12 @@ def ulysses(put: Put) -> None:
 def shuffle_checkpoint(put: Put) -> None:
     """As verl does it: v0.2 pickles the whole loader with dill; later ones take the state of a StatefulDataLoader."""
     del put
-    from torch.utils.data import DataLoader, RandomSampler
-
     rows = list(range(16))
-    sampler = RandomSampler(rows, generator=torch.Generator().manual_seed(1))
     if importlib.util.find_spec("torchdata"):
         from torchdata.stateful_dataloader import StatefulDataLoader
+        from torchdata.stateful_dataloader.sampler import RandomSampler
 
+        sampler = RandomSampler(rows, generator=torch.Generator().manual_seed(1))
         loader = StatefulDataLoader(rows, batch_size=4, sampler=sampler)
         batches = iter(loader)
         next(batches)
@@ -90,7 +89,9 @@ def shuffle_checkpoint(put: Put) -> None:
         found = [batch.tolist() for batch in again]
     else:
         import dill
+        from torch.utils.data import DataLoader, RandomSampler
 
+        sampler = RandomSampler(rows, generator=torch.Generator().manual_seed(1))
         kept = io.BytesIO()
         torch.save(DataLoader(rows, batch_size=4, sampler=sampler), kept, pickle_module=dill)
         wanted = [batch.tolist() for batch in DataLoader(rows, batch_size=4, sampler=sampler)]

@@ -53,7 +53,8 @@ def test_each_rank_writes_its_own_files(world, as_verl_wraps, shared_folder):
     found = {name: size for here in everywhere for name, size in here.items()}
     kinds = ("model", "optim", "extra_state")
     ours = {f"{kind}_world_size_{world.size}_rank_{rank}.pt" for kind in kinds for rank in range(world.size)}
-    assert set(found) == ours | {"huggingface"}
+    # verl v0.9 adds a description
+    assert set(found) - {"fsdp_config.json"} == ours | {"huggingface"}
     # sharded: together they hold about one copy. 75 276 parameters of 4 bytes, and as much again per rank for the rest
     size = sum(found[f"model_world_size_{world.size}_rank_{r}.pt"] for r in range(world.size))
     total = 4 * sum(p.numel() for p in models.tiny("llama").parameters())

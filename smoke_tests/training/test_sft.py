@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from smoke import models
+from smoke import api, models
 
 ROWS = 8
 
@@ -62,6 +62,7 @@ def masked_loss(model, batch):
 
 @pytest.fixture
 def trainer(world, shared_folder):
+    api.needs("verl.trainer.fsdp_sft_trainer")
     from torch.distributed.device_mesh import init_device_mesh
     from verl.trainer.fsdp_sft_trainer import FSDPSFTTrainer
 
