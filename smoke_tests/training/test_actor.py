@@ -26,7 +26,7 @@ def test_the_wrap_policy_by_size_and_a_class_that_is_not_there():
 
     plain = models.tiny("llama")
     assert get_fsdp_wrap_policy(plain, {"disable": True}) is None
-    with pytest.raises(Exception, match="Could not find (the|any of the) transformer layer class"):
+    with pytest.raises(Exception, match=r"Could not find (the|any of the) transformer layer class"):
         get_fsdp_wrap_policy(plain, {"transformer_layer_cls_to_wrap": ["NoSuchLayer"]})
 
 
