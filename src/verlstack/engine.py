@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import docker
 import docker.errors
 import requests
+import urllib3
 from docker.types import DeviceRequest, Ulimit
 
 from verlstack import told
 from verlstack.errors import EngineError, ProofError, UsageError
+from verlstack.order import ImageFacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from verlstack.order import Order
+
+_TAIL = 1000  # lines of a short command that are kept
 _PATIENCE = 600  # seconds for one call; loading 2 GB takes about one minute on a slow disk
 # What an engine's answer contains, and what helps then; the first that is found counts.
 _ADVICE = (
@@ -43,48 +47,6 @@ _ADVICE = (
 _LIMITS = [Ulimit(name="memlock", soft=-1, hard=-1), Ulimit(name="stack", soft=1 << 26, hard=1 << 26)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImageFacts:
-    """What an engine says of an image it holds.
-
-    Attributes:
-        id: digest that this engine knows it by: of the manifest or of the config.
-        architecture: as Go calls it, `amd64`.
-        labels: of its config.
-    """
-
-    id: str
-    architecture: str
-    labels: Mapping[str, str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Order:
-    """A container to be: least privilege, and no network but the one named.
-
-    Attributes:
-        image: name or id of the image.
-        command: what runs in it.
-        user: uid and gid.
-        environment: besides the image's own.
-        shm_bytes: size of /dev/shm; an engine's own 64 MB stop NCCL.
-        gpus: none (0), so many, all of them (-1), or those of these indices.
-        network: name of an internal network, or none at all.
-        alias: host name on that network.
-        labels: by which `sweep` finds what a killed process left.
-    """
-
-    image: str
-    command: Sequence[str]
-    user: int
-    environment: Mapping[str, str] = field(default_factory=dict)
-    shm_bytes: int = 1 << 30
-    gpus: int | tuple[int, ...] = 0
-    network: str | None = None
-    alias: str | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
-
-
 class Container:
     """A container that was started; `Engine.started` removes it."""
 
@@ -101,14 +63,34 @@ class Container:
         with _explained("the engine does not hand on the container's output"):
             yield from self._container.logs(stream=True, follow=True)
 
-    def exit_status(self) -> int:
-        """Wait until it ends.
+    def exit_status(self, patience: float = _PATIENCE) -> int | None:
+        """Wait until it ends; None where it has not after `patience` seconds.
 
         Raises:
             EngineError: the engine went away.
         """
         with _explained("the engine does not say how the container ended"):
-            return int(self._container.wait()["StatusCode"])
+            try:
+                return int(self._container.wait(timeout=patience)["StatusCode"])
+            except requests.RequestException as e:
+                if isinstance(e, requests.Timeout) or "timed out" in str(e).lower():
+                    return None
+                raise
+
+    def said(self, *, stderr: bool) -> str:
+        """The last of what it wrote on one of its streams, fit to be shown.
+
+        Raises:
+            EngineError: the engine went away.
+        """
+        with _explained("the engine does not hand on the container's output"):
+            raw: bytes = self._container.logs(stdout=not stderr, stderr=stderr, tail=_TAIL)
+        return told.plain(raw.decode(errors="replace")).strip()
+
+    def kill(self) -> None:
+        """End it; what has ended is no error."""
+        with contextlib.suppress(docker.errors.APIError, requests.RequestException):
+            self._container.kill()
 
     def archive(self, path: str) -> Iterator[bytes] | None:
         """A folder of it as a tar stream, whether it still runs or not; None where there is no such folder.
@@ -121,7 +103,7 @@ class Container:
                 stream: Iterator[bytes] = self._container.get_archive(path)[0]
             except docker.errors.NotFound:
                 return None
-            return stream
+        return _explained_each(f"the engine does not hand out {path}", stream)
 
 
 class Engine:
@@ -153,13 +135,17 @@ class Engine:
 
     @property
     def name(self) -> str:
-        """Name and version, for people."""
-        version: dict[str, Any] = self._client.version()
+        """Name and version, for people.
+
+        Raises:
+            EngineError: the engine does not answer.
+        """
+        version = self._version()
         parts = version.get("Components") or [{"Name": "engine", "Version": version.get("Version", "")}]
         return f"{parts[0]['Name']} {parts[0]['Version']}"
 
-    def load(self, archive: Iterator[bytes], name: str, ids: Sequence[str]) -> None:
-        """Load an image from a docker-archive stream, and see that it is the one we sent.
+    def load(self, archive: Iterator[bytes], name: str, ids: Sequence[str]) -> str:
+        """Load an image from a docker-archive stream, see that it is the one we sent, and return its digest there.
 
         Args:
             archive: the archive's bytes.
@@ -172,46 +158,48 @@ class Engine:
         try:
             data: Any = archive  # the SDK hands it to requests, which sends an iterator in chunks
             self._client.images.load(data)
-            have = self._client.images.get(name).id
+            have = str(self._client.images.get(name).id)
         except (docker.errors.DockerException, requests.RequestException, OSError) as e:
             raise EngineError(
                 f"the engine does not load the image: {e}", todo=_advice(e, "see its log; often its disk is full")
             ) from e
         if have not in ids:
             raise EngineError(f"the engine has {have} under {name}, not {ids[0]}", todo=f"remove {name} and try again")
+        return have
 
-    def run(self, image: str, command: Sequence[str], *, user: int) -> str:
-        """Run a command in a new container without network, remove the container, and return what it printed.
+    def ask(self, order: Order, patience: float) -> str:
+        """Run a command in a new container, remove the container, and return what it printed.
+
+        Args:
+            order: the container.
+            patience: seconds until the command must have ended.
 
         Raises:
-            ProofError: the command failed; its last lines are passed on.
+            ProofError: the command failed or takes longer; its last lines are passed on.
             EngineError: the container could not be started.
         """
-        try:
-            out = self._client.containers.run(
-                image, list(command), user=f"{user}:{user}", network_mode="none", remove=True, stderr=False
-            )
-        except docker.errors.ContainerError as e:
-            raw: Any = e.stderr or b""  # bytes, whatever the stubs say
-            text = told.plain(raw.decode(errors="replace")).strip()
+        with self.started(order) as container:
+            status = container.exit_status(patience)
+            if status == 0:
+                return container.said(stderr=False)
+            how = f"exit status {status}" if status is not None else f"no end after {patience:g} s"
             raise ProofError(
-                f"`{' '.join(command)}` fails in {image} as uid {user} (exit status {e.exit_status}):\n{text[-3000:]}",
+                f"`{' '.join(order.command)}` fails in {order.image} as uid {order.user} ({how}):\n"
+                f"{container.said(stderr=True)[-3000:]}",
                 todo="an import error names the pin to change",
-            ) from e
-        except (docker.errors.DockerException, requests.RequestException, OSError) as e:
-            raise EngineError(f"the engine does not start {image}: {e}", todo=_advice(e, "see its log")) from e
-        return told.plain(bytes(out).decode(errors="replace")).strip()
+            )
 
-    def holds(self, name: str, ids: Sequence[str]) -> bool:
-        """Whether an image of that name is there, and is the one that one of these digests names.
+    def held(self, name: str, ids: Sequence[str]) -> str | None:
+        """The digest of the image of that name, if it is one of these; a name may move, a digest does not.
 
         Raises:
             EngineError: the engine does not answer.
         """
         try:
-            return self.image(name).id in ids
+            have = self.image(name).id
         except UsageError:
-            return False
+            return None
+        return have if have in ids else None
 
     def image(self, name: str) -> ImageFacts:
         """What the engine knows of an image.
@@ -236,8 +224,17 @@ class Engine:
 
     @property
     def architecture(self) -> str:
-        """Of the machine that it runs containers on, as Go calls it."""
-        return str(self._client.version().get("Arch", ""))
+        """Of the machine that it runs containers on, as Go calls it.
+
+        Raises:
+            EngineError: the engine does not answer.
+        """
+        return str(self._version().get("Arch", ""))
+
+    def _version(self) -> dict[str, Any]:
+        with _explained("the engine does not say what it is"):
+            version: dict[str, Any] = self._client.version()
+            return version
 
     @contextlib.contextmanager
     def started(self, order: Order) -> Iterator[Container]:
@@ -250,6 +247,7 @@ class Engine:
             container = self._client.containers.create(
                 order.image,
                 list(order.command),
+                name=order.name,
                 user=f"{order.user}:{order.user}",
                 environment=dict(order.environment),
                 shm_size=order.shm_bytes,
@@ -271,21 +269,27 @@ class Engine:
 
     @contextlib.contextmanager
     def network(self, name: str, labels: Mapping[str, str]) -> Iterator[str]:
-        """A network between containers that leads nowhere else; removed whatever happens.
+        """A network between containers that leads nowhere else, under Docker not even to this machine; then removed.
 
         Raises:
             EngineError: the engine refuses.
         """
+        # Without an address of the bridge the machine's own services cannot be reached; Podman knows no such option.
+        options = {} if self.name.startswith("Podman") else {"com.docker.network.bridge.inhibit_ipv4": "true"}
         with _explained(f"the engine does not make the network {name}"):
-            network = self._client.networks.create(name, driver="bridge", internal=True, labels=dict(labels))
+            network = self._client.networks.create(
+                name, driver="bridge", internal=True, labels=dict(labels), options=options
+            )
         try:
             yield name
         finally:
             with contextlib.suppress(docker.errors.APIError, requests.RequestException):
                 network.remove()
 
-    def labelled(self, label: str) -> dict[str, str]:
-        """Containers and networks that bear a label: id → the label's value.
+    def labelled(self, label: str, prefix: str) -> dict[str, str]:
+        """Containers and networks that bear a label and a name that begins so: id → the label's value.
+
+        The name, because a container inherits the labels of its image.
 
         Raises:
             EngineError: the engine does not answer.
@@ -294,8 +298,9 @@ class Engine:
             wanted: dict[str, str | list[str] | bool] = {"label": label}
             containers = self._client.containers.list(all=True, filters=wanted, ignore_removed=True)
             networks = self._client.networks.list(filters=wanted)
-        found = {str(c.id): str(c.labels.get(label, "")) for c in containers}
-        return found | {str(n.id): str((n.attrs.get("Labels") or {}).get(label, "")) for n in networks}
+        rows = [(c.name, c.id, c.labels) for c in containers]
+        rows += [(n.name, n.id, n.attrs.get("Labels") or {}) for n in networks]
+        return {str(one): str(labels.get(label, "")) for name, one, labels in rows if str(name).startswith(prefix)}
 
     def discard(self, ids: Sequence[str]) -> None:
         """Remove containers, then networks; what is gone already is no error."""
@@ -316,8 +321,14 @@ def _explained(what: str) -> Iterator[None]:
     """What the SDK raises as an error of ours, with advice."""
     try:
         yield
-    except (docker.errors.DockerException, requests.RequestException, OSError) as e:
+    except (docker.errors.DockerException, requests.RequestException, urllib3.exceptions.HTTPError, OSError) as e:
         raise EngineError(f"{what}: {e}", todo=_advice(e, "see its log")) from e
+
+
+def _explained_each(what: str, stream: Iterator[bytes]) -> Iterator[bytes]:
+    """A stream from the engine, whose end before its time is an error of ours."""
+    with _explained(what):
+        yield from stream
 
 
 def _devices(gpus: int | tuple[int, ...]) -> list[DeviceRequest]:
@@ -331,7 +342,7 @@ def _place(order: Order) -> dict[str, Any]:
     """The network as the SDK wants it."""
     if order.network is None:
         return {"network_mode": "none"}
-    return {"network": order.network, "hostname": order.alias, "name": f"{order.network}-{order.alias}"}
+    return {"network": order.network, "hostname": order.alias}
 
 
 def _advice(error: Exception, otherwise: str) -> str:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 from verlstack import engine, oci, shell, told
 from verlstack.compose import SMOKE_ROOT
 from verlstack.errors import LockError, ProofError
+from verlstack.order import Order
+from verlstack.smoke import contained, owner
 from verlstack.unpacked import OUTSIDE, STRANGER, unpacked
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from verlstack.cache import Cache
@@ -54,12 +56,19 @@ def prove(layout: Path, cache: Cache, env: Mapping[str, str], progress: Progress
     found = engine.Engine.connect(env)
     if found is None:
         return prove_unpacked(layout, cache, progress)
-    name = load(layout, found, progress)
-    return [f"uid {uid}: {found.run(name, _CHECK, user=uid)}" for uid in (0, STRANGER)]
+    contained.sweep(found)
+    image = load(layout, found, progress)
+    return [f"uid {uid}: {found.ask(order(image, _CHECK, uid), _PATIENCE)}" for uid in (0, STRANGER)]
+
+
+def order(image: str, command: Sequence[str], uid: int) -> Order:
+    """A container for a short command, which a later run removes where this one is killed."""
+    label = {owner.LABEL: owner.me()}
+    return Order(image=image, name=owner.name(), command=command, user=uid, labels=label)
 
 
 def load(layout: Path, into: engine.Engine, progress: Progress) -> str:
-    """Have a layout's image in the engine, loading it only where it is not there yet; returns its name there.
+    """Have a layout's image in the engine, loading it only where it is not there yet; returns its digest there.
 
     Raises:
         EngineError: the engine refuses it.
@@ -67,11 +76,10 @@ def load(layout: Path, into: engine.Engine, progress: Progress) -> str:
     """
     digest, manifest, _ = oci.read_layout(layout)
     name, ids = f"{oci.NAME}:{oci.tag_of(layout)}", (digest, manifest["config"]["digest"])
-    if into.holds(name, ids):
-        return name
+    if have := into.held(name, ids):
+        return have
     progress.say(f"loading into {into.name} as {name}")
-    into.load(oci.archive(layout, tag=oci.tag_of(layout), docker=True), name, ids)
-    return name
+    return into.load(oci.archive(layout, tag=oci.tag_of(layout), docker=True), name, ids)
 
 
 def prove_unpacked(layout: Path, cache: Cache, progress: Progress) -> list[str]:

@@ -358,11 +358,11 @@ class Engine:
     def __init__(self, out):
         self.out, self.ran = out, []
 
-    def holds(self, name, ids):
-        return name == "verlstack:cu121" and "sha256:1" in ids
+    def held(self, name, ids):
+        return "sha256:1" if name == "verlstack:cu121" and "sha256:1" in ids else None
 
-    def run(self, name, command, *, user):
-        self.ran.append((name, command, user))
+    def ask(self, order, patience):
+        self.ran.append((order.image, order.command, order.user))
         if isinstance(self.out, Exception):
             raise self.out
         return self.out
@@ -390,7 +390,7 @@ def test_it_runs_once_for_each_lock_in_an_engine(shop, image, tmp_path):
         (one,) = probe.check(LOCK, shop, tmp_path)
         assert (one.code, one.measured) == ("PROBE", "ImportError: no")
     ((name, command, user),) = at.ran
-    assert (name, user) == ("verlstack:cu121", 54321)
+    assert (name, user) == ("sha256:1", 54321)
     assert "importlib" in command[2]
     other = dataclasses.replace(LOCK, digest="f" * 64)
     image.labels["dev.verlstack.lock"] = f"sha256:{other.digest}"

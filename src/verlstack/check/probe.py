@@ -63,8 +63,8 @@ def _run(script: str, lock: Lock, shop: Workshop, layout: Path) -> Results:
     words = (_PYTHON, "-c", script)
     found = engine.Engine.connect(shop.env)
     name = f"{oci.NAME}:{oci.tag_of(layout)}"
-    if found and found.holds(name, (digest, manifest["config"]["digest"])):
-        return _parsed(found.run(name, words, user=STRANGER))
+    if found and (image := found.held(name, (digest, manifest["config"]["digest"]))):
+        return _parsed(found.ask(prove.order(image, words, STRANGER), _PATIENCE))
     with unpacked(layout, shop.cache, shop.progress) as root:
         done = shell.run(root.command(words, user=STRANGER), env=OUTSIDE, timeout=_PATIENCE)
     if done.returncode:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import threading
 from typing import TYPE_CHECKING
 
 from verlstack import told
-from verlstack.engine import Order
 from verlstack.errors import EngineError
+from verlstack.order import Order
 from verlstack.smoke import collect, owner
-from verlstack.smoke.request import REPORT
+from verlstack.smoke.request import PATIENCE, REPORT
 from verlstack.unpacked import STRANGER
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ def run(engine: Engine, image: str, name: str, request: Request, folder: Path, s
 
     Args:
         engine: where.
-        image: name of the image in the engine.
+        image: digest of the image in the engine.
         name: what the report calls the image.
         request: the run.
         folder: for the report; nodes besides the first leave their output there, `node-1.log` and so on.
@@ -48,17 +47,23 @@ def run(engine: Engine, image: str, name: str, request: Request, folder: Path, s
     sweep(engine)
     label = {owner.LABEL: owner.me()}
     with contextlib.ExitStack() as stack:
-        network = None
+        own, network = owner.name(), None
         if request.nodes > 1:
-            network = stack.enter_context(engine.network(f"verlstack-smoke-{secrets.token_hex(4)}", label))
+            network = stack.enter_context(engine.network(own, label))
         nodes = [
-            stack.enter_context(engine.started(_order(image, name, request, node, network, label)))
+            stack.enter_context(engine.started(_order(image, name, request, node, own, network, label)))
             for node in range(request.nodes)
         ]
+        end = threading.Timer(PATIENCE, nodes[0].kill)
+        end.daemon = True
+        end.start()
+        stack.callback(end.cancel)
         others = [_Listener(node) for node in nodes[1:]]
         for line in _lines(nodes[0].output()):
             say(told.plain(line))
         status = nodes[0].exit_status()
+        if status is None:
+            raise EngineError("the container's output has ended, and the container not", todo="see the engine's log")
         with collect.arriving(folder) as fresh:
             for number, listener in enumerate(others, start=1):
                 collect.keep(fresh / f"node-{number}.log", listener.heard())
@@ -73,13 +78,16 @@ def sweep(engine: Engine) -> None:
     Raises:
         EngineError: the engine does not answer.
     """
-    left = [one for one, label in engine.labelled(owner.LABEL).items() if owner.is_left_over(label)]
+    left = [one for one, label in engine.labelled(owner.LABEL, owner.PREFIX).items() if owner.is_left_over(label)]
     engine.discard(left)
 
 
-def _order(image: str, name: str, request: Request, node: int, network: str | None, label: dict[str, str]) -> Order:
+def _order(
+    image: str, name: str, request: Request, node: int, own: str, network: str | None, label: dict[str, str]
+) -> Order:
     return Order(
         image=image,
+        name=f"{own}-{node}",
         command=request.command(node, host=_host(0)),
         user=STRANGER,
         environment=request.environment(name),

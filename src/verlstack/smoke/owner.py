@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 import os
-import socket
+import re
+import secrets
 from pathlib import Path
 
 LABEL = "dev.verlstack.smoke"
+PREFIX = "verlstack-smoke-"  # of the names of what is ours
+# machine and boot, PID namespace, pid, start time: only who shares the first two can judge the others
+_OF_OURS = re.compile(r"([0-9a-f-]{1,40}) ([0-9]{1,20}) ([0-9]{1,10}) ([0-9]{1,20})")
+
+
+def name() -> str:
+    """A name that nobody has."""
+    return f"{PREFIX}{secrets.token_hex(4)}"
 
 
 def me() -> str:
-    """This process, so that a later one knows whether what bears the label is left over: host, pid, start time."""
+    """This process, so that a later one knows whether what bears the label is left over."""
     pid = os.getpid()
-    return f"{socket.gethostname()} {pid} {_started(pid)}"
+    return f"{_boot()} {_namespace()} {pid} {_started(pid)}"
 
 
 def is_left_over(label: str) -> bool:
-    """Whether a label names a process of this machine that is no more; a label of another machine is not judged."""
-    host, _, rest = label.partition(" ")
-    pid, _, started = rest.partition(" ")
-    if host != socket.gethostname() or not pid.isdecimal():
+    """Whether a label names a process that is no more; one of another machine, boot or namespace is not judged."""
+    found = _OF_OURS.fullmatch(label)
+    if found is None or (found[1], found[2]) != (_boot(), _namespace()):
         return False
-    return _started(int(pid)) != started
+    return _started(int(found[3])) != found[4]
+
+
+def _boot() -> str:
+    """A number of this boot of this machine (random(4))."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def _namespace() -> str:
+    """The number of our PID namespace (namespaces(7))."""
+    return str(Path("/proc/self/ns/pid").stat().st_ino)
 
 
 def _started(pid: int) -> str:
