@@ -142,7 +142,7 @@ def _together(meeting: Meeting) -> list[str]:
 
 
 def environment(given: Mapping[str, str], here: int, cores: int, interface: str | None) -> dict[str, str]:
-    """Variables of the ranks of this node; what the user has set stays.
+    """Variables of the ranks of this node; what the user has set stays, but for options of pytest.
 
     One core per rank where there are not more, so that ranks do not fight over them. Gloo else listens on the address
     of the host's own name, which on many machines is 127.0.1.1.
@@ -157,8 +157,10 @@ def environment(given: Mapping[str, str], here: int, cores: int, interface: str 
     own = {"OMP_NUM_THREADS": str(max(1, cores // here)), "TORCH_CPP_LOG_LEVEL": "ERROR"}
     if interface:
         own["GLOO_SOCKET_IFNAME"] = interface
+    # options of pytest that nobody sees could leave tests out, and the report would not say so
+    kept = {name: value for name, value in given.items() if name not in {"PYTEST_ADDOPTS", "PYTEST_PLUGINS"}}
     # unbuffered: one sees what goes on, and what a rank wrote before it was killed
-    return {**own, **given, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
+    return {**own, **kept, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
 
 
 def how(status: int, patience: float) -> str:

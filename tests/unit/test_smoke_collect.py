@@ -80,6 +80,18 @@ def test_a_report_has_an_end(tmp_path, monkeypatch):
         collect.from_folder(tmp_path / "r", tmp_path / "two")
 
 
+def test_a_report_has_so_many_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(collect, "_MOST_FILES", 2)
+    names = ["ranks-1.json", "ranks-2.json", "ranks-3.json"]
+    with pytest.raises(ProofError, match="or 2 files"):
+        collect.from_tar(tar(*((f"r/{name}", b"") for name in names)), tmp_path / "one")
+    (tmp_path / "r").mkdir()
+    for name in names:
+        (tmp_path / "r" / name).write_bytes(b"")
+    with pytest.raises(ProofError, match="or 2 files"):
+        collect.from_folder(tmp_path / "r", tmp_path / "two")
+
+
 def test_what_is_no_tar_is_an_error_of_ours(tmp_path):
     with pytest.raises(ProofError, match="cannot be read"):
         collect.from_tar(iter([b"no tar" * 400]), tmp_path)

@@ -119,6 +119,12 @@ def test_what_the_user_has_set_stays():
     assert (found["OMP_NUM_THREADS"], found["GLOO_SOCKET_IFNAME"]) == ("7", "ib0")
 
 
+def test_options_of_pytest_that_the_report_would_not_tell_of_do_not():
+    found = launch.environment({"PYTEST_ADDOPTS": "-k nothing", "PYTEST_PLUGINS": "x", "A": "1"}, 2, 8, None)
+    assert not {"PYTEST_ADDOPTS", "PYTEST_PLUGINS"} & set(found)
+    assert found["A"] == "1"
+
+
 @pytest.mark.parametrize(
     ("text", "is_"), [("a:1", ("a", 1)), ("[fd00::1]:29400", ("fd00::1", 29400)), ("10.0.0.1:80", ("10.0.0.1", 80))]
 )

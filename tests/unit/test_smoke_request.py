@@ -16,7 +16,7 @@ def test_the_plain_command_leaves_the_ranks_to_the_tests():
 
 def test_every_wish_is_in_the_command():
     request = Request(ranks=(1, 4), quick=True, only="gradients and not slow")
-    assert request.command() == (*RUN, "--ranks", "1,4", "--quick", "-k", "gradients and not slow")
+    assert request.command() == (*RUN, "--ranks", "1,4", "--quick", "-kgradients and not slow")
 
 
 def test_each_node_says_which_it_is_and_where_the_first_one_is():
@@ -74,6 +74,10 @@ def test_the_tests_are_told_what_the_image_is_said_to_lack():
     assert "SMOKE_CANNOT" not in Request().environment("i")
     assert Request(cannot=()).environment("i")["SMOKE_CANNOT"] == ""
     assert Request(cannot=("a", "b")).environment("i")["SMOKE_CANNOT"] == "a,b"
+
+
+def test_names_of_tests_are_no_options():
+    assert Request(only="--ranks=1024").more == ("-k--ranks=1024",)
 
 
 def test_slurms_nodes_have_gpus_of_their_own():

@@ -51,6 +51,20 @@ def test_how_each_way_enters_the_image():
     assert "--container-image=/shared/verl.sqsh" in squashed
 
 
+@pytest.mark.parametrize("name", ["apptainer", "pyxis"])
+@pytest.mark.parametrize("report", ["/shared/a,/etc:/etc", "/shared/a:b"])
+def test_a_report_that_would_be_read_as_more_mounts_is_refused(name, report):
+    with pytest.raises(UsageError, match="comma or colon"):
+        slurm.command(IMAGES[name], 2, None, Path(report))
+    slurm.command(IMAGES["unpacked"], 2, None, Path(report))
+
+
+def test_a_step_of_a_larger_job_meets_at_its_own_first_node():
+    script = words("pyxis")[words("pyxis").index("-c") + 1]
+    assert "list=${SLURM_STEP_NODELIST:-$SLURM_JOB_NODELIST}" in script
+    assert '--nodes "$nodes"' in script
+
+
 def test_a_relative_report_is_refused():
     with pytest.raises(UsageError, match="absolute"):
         slurm.command("/image", 2, None, Path("report"))

@@ -13,7 +13,7 @@ import pytest
 from support import layouts
 from verlstack import shell, unpacked
 from verlstack.cache import Cache
-from verlstack.errors import ProofError, StorageError, UsageError
+from verlstack.errors import EngineError, ProofError, StorageError, UsageError
 from verlstack.progress import Silent
 from verlstack.smoke import collect, rooted, run, slurm
 from verlstack.smoke.request import ALL_GPUS, Request
@@ -158,7 +158,37 @@ def test_a_users_folder_in_the_way_stays(tmp_path):
     assert files(tmp_path) == {"smoke.json/mine"}
 
 
-@pytest.mark.parametrize("write", [collect.clear, lambda folder: collect.keep(folder / "smoke.json", b"")])
+def test_two_runs_do_not_share_a_folder(tmp_path):
+    report = tmp_path / "report"
+    with collect.own(report):
+        fill(report, {"smoke.json"})
+        with pytest.raises(UsageError, match="another run"), collect.own(report):
+            pass
+        assert files(report) == {"smoke.json"}
+    with collect.own(report):
+        assert files(report) == set()
+
+
+@pytest.mark.parametrize("request_", [Request(gpus=1), Request(nodes=2)])
+def test_an_earlier_report_stays_where_nothing_starts(tmp_path, request_):
+    image = layouts.write(tmp_path / "image", {}, labels={run._LOCK_LABEL: "x"})
+    index = json.loads((image / "index.json").read_text())
+    index["manifests"][0]["annotations"] = {"org.opencontainers.image.ref.name": "x"}
+    (image / "index.json").write_text(json.dumps(index))
+    fill(tmp_path / "report", {"smoke.json"})
+    with pytest.raises(EngineError, match="need one"):
+        run.layout(
+            image, request_, tmp_path / "report", engine=None, cache=Cache(tmp_path), progress=Silent(), say=print
+        )
+    assert files(tmp_path / "report") == {"smoke.json"}
+
+
+def entered(report):
+    with collect.own(report):
+        pass
+
+
+@pytest.mark.parametrize("write", [entered, lambda folder: collect.keep(folder / "smoke.json", b"")])
 def test_a_report_that_cannot_be_written_is_not_the_caches_fault(tmp_path, monkeypatch, write):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -172,7 +202,7 @@ def test_a_report_that_cannot_be_written_is_not_the_caches_fault(tmp_path, monke
 def test_a_file_is_no_folder(tmp_path):
     fill(tmp_path, {"x"})
     with pytest.raises(UsageError, match="into a folder"):
-        collect.clear(tmp_path / "x")
+        entered(tmp_path / "x")
 
 
 # -- out of an unpacked image

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MOST_BYTES = 1 << 28  # of all files together; a report has less than a megabyte, the ranks' logs a few
+_MOST_FILES = 10_000  # three for each rank and number of ranks, a thousand ranks are some 6000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _WANTED = {".json", ".jsonl", ".txt", ".html", ".xml", ".log"}
 # What run.py writes, and nothing else; folders end in a slash here.
@@ -30,17 +32,39 @@ _ARRIVING = ".verlstack-report-"  # a folder in the report's, until all of it is
 _TODO = "give --report another folder"
 
 
-def clear(report: Path) -> None:
-    """Make the folder; remove the report of an earlier run from it, by its exact names, and nothing else.
+@contextlib.contextmanager
+def own(report: Path) -> Iterator[None]:
+    """Have the folder alone for a run's length, cleared: two runs would else mix their reports.
 
     Raises:
         StorageError: the disk is full or refuses us.
-        UsageError: it is no folder.
+        UsageError: it is no folder, or another run writes there.
     """
     if report.exists() and not report.is_dir():
-        raise UsageError("the report goes into a folder", where=str(report), todo="give --report a folder")
+        raise UsageError("the report goes into a folder", where=str(report), todo=_TODO)
     with storage_errors(report, todo=_TODO):
         report.mkdir(parents=True, exist_ok=True)
+        handle = os.open(report, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as e:
+            raise UsageError("another run writes its report there", where=str(report), todo=_TODO) from e
+        except OSError:
+            pass  # some network file systems cannot lock a folder
+        clear(report)
+        yield
+    finally:
+        os.close(handle)
+
+
+def clear(report: Path) -> None:
+    """Remove the report of an earlier run from a folder, by its exact names, and nothing else.
+
+    Raises:
+        StorageError: the disk refuses us.
+    """
+    with storage_errors(report, todo=_TODO):
         for path in report.iterdir():
             if path.name.startswith(_ARRIVING) or _is_ours(path):
                 _remove(path)
@@ -110,7 +134,7 @@ def from_tar(stream: Iterator[bytes], folder: Path) -> list[Path]:
                 if not member.isreg() or not _harmless(parts):
                     continue
                 left -= member.size
-                if left < 0:
+                if left < 0 or len(made) == _MOST_FILES:
                     raise _too_much(folder)
                 source = archive.extractfile(member)
                 made += keep(folder.joinpath(*parts), source.read() if source else b"")
@@ -144,7 +168,7 @@ def from_folder(source: Path, folder: Path) -> list[Path]:
             if data is None:
                 continue
             left -= len(data)
-            if left < 0:
+            if left < 0 or len(made) == _MOST_FILES:
                 raise _too_much(folder)
             made += keep(folder.joinpath(*parts), data)
     return made
@@ -199,5 +223,5 @@ def keep(path: Path, data: bytes) -> list[Path]:
 
 
 def _too_much(folder: Path) -> ProofError:
-    what = f"the image writes a report of more than {_MOST_BYTES} bytes"
+    what = f"the image writes a report of more than {_MOST_BYTES} bytes or {_MOST_FILES} files"
     return ProofError(what, where=str(folder.parent), todo="do not trust this image")

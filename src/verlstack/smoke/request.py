@@ -101,5 +101,5 @@ class Request:
 
     @property
     def more(self) -> tuple[str, ...]:
-        """Which tests: words for run.py that are the same whoever starts it."""
-        return (*(["--quick"] if self.quick else []), *(["-k", self.only] if self.only else []))
+        """Which tests: words for run.py that are the same whoever starts it; one word, lest EXPR be an option."""
+        return (*(["--quick"] if self.quick else []), *([f"-k{self.only}"] if self.only else []))

@@ -77,19 +77,19 @@ def layout(
     """
     request.check()
     name = _known(folder, engine.architecture if engine else platform.machine())
-    collect.clear(report)
-    if engine:
-        status = contained.run(engine, prove.load(folder, engine, progress), name, request, report, say)
-    elif request.gpus or request.nodes > 1:
+    if engine is None and (request.gpus or request.nodes > 1):
         wants = "GPUs" if request.gpus else "several nodes"
         raise EngineError(
             f"no container engine answers, and {wants} need one",
             todo="start one (`make engine` on Debian) or set DOCKER_HOST; where the machine itself has torch and verl, "
             "`python smoke_tests/run.py` needs none",
         )
-    else:
-        status = rooted.run(folder, name, request, report, cache, progress, say)
-    return _verdict(name, request, report, status)
+    with collect.own(report):
+        if engine:
+            status = contained.run(engine, prove.load(folder, engine, progress), name, request, report, say)
+        else:
+            status = rooted.run(folder, name, request, report, cache, progress, say)
+        return _verdict(name, request, report, status)
 
 
 def reference(
@@ -111,8 +111,8 @@ def reference(
     facts = engine.image(image)
     name = image if facts.id in image else f"{image}@{facts.id}"
     _check_image(name, facts.architecture, facts.labels, engine.architecture)
-    collect.clear(report)
-    return _verdict(name, request, report, contained.run(engine, image, name, request, report, say))
+    with collect.own(report):
+        return _verdict(name, request, report, contained.run(engine, facts.id, name, request, report, say))
 
 
 def scheduled(
@@ -143,12 +143,11 @@ def scheduled(
     request.check(scheduled=True)
     if folder is None:
         image = slurm.found(image)
-        collect.clear(report)
         environment = request.environment(image)
-        return _verdict(image, request, report, _srun(image, request, report, environment, say))
+        with collect.own(report):
+            return _verdict(image, request, report, _srun(image, request, report, environment, say))
     name = _known(folder, platform.machine())
-    collect.clear(report)
-    with unpacked(folder, cache, progress) as root:
+    with collect.own(report), unpacked(folder, cache, progress) as root:
         environment = {**root.environment, **request.environment(name)}
         return _verdict(name, request, report, _srun(str(root.folder), request, report, environment, say))
 

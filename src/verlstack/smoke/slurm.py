@@ -25,15 +25,15 @@ ENVIRONMENT = {
     "USER": "verl",
 }
 # Runs once on each node and adds to "$@" where the nodes meet. Inside a container there is no scontrol: the first name
-# is then read off the list, `n[01-04,7]` or `a,b`. The port comes from the job's number, so that jobs on one node do
-# not meet, and lies below 32768, from where on Linux gives ports away itself.
+# is then read off the list, `n[01-04,7]` or `a,b`. The port comes from the numbers of job and step, so that two on
+# one node do not meet, and lies below 32768, from where on Linux gives ports away itself.
 _MEET = """\
 set -eu
-list=$SLURM_JOB_NODELIST
+list=${SLURM_STEP_NODELIST:-$SLURM_JOB_NODELIST} nodes=${SLURM_STEP_NUM_NODES:-$SLURM_NNODES}
 host=$(scontrol show hostnames "$list" 2>/dev/null | head -n 1)
 [ -n "$host" ] || host=$(printf '%s\\n' "$list" | sed -E 's/^([^[,]*)(\\[([^],-]*)[^]]*\\])?([^,[]*).*/\\1\\3\\4/')
-port=$((20000 + SLURM_JOB_ID % 10000))
-[ "$SLURM_NNODES" = 1 ] || set -- "$@" --nodes "$SLURM_NNODES" --node "$SLURM_NODEID" --rendezvous "$host:$port"
+port=$((20000 + (SLURM_JOB_ID + ${SLURM_STEP_ID:-0}) % 10000))
+[ "$nodes" = 1 ] || set -- "$@" --nodes "$nodes" --node "$SLURM_NODEID" --rendezvous "$host:$port"
 """
 # $1 is the report's folder, on a file system of the node or of all of them.
 _DIRECTLY = 'mkdir -p "$1"\nshift\nexec "$@"\n'
@@ -48,6 +48,7 @@ report=$1 root=$2
 shift 2
 for name in proc sys dev; do mount --rbind "/$name" "$root/$name"; done
 for name in hosts resolv.conf; do
+    [ ! -L "$root/etc/$name" ] || continue
     [ -e "$root/etc/$name" ] || touch "$root/etc/$name" || continue
     [ ! -e "/etc/$name" ] || mount --bind "/etc/$name" "$root/etc/$name"
 done
@@ -97,11 +98,15 @@ def command(
             is more than ENVIRONMENT.
 
     Raises:
-        UsageError: a path is relative, which means something else on each node.
+        UsageError: the report's path is relative, which means something else on each node, or holds a sign that pyxis
+            and Apptainer read in their own way.
     """
     if not report.is_absolute():
         raise UsageError("under Slurm the report's folder must be an absolute path", where=str(report))
     where = str(image)
+    folder = where.startswith("/") and not where.endswith((".sif", ".sqsh"))
+    if not folder and set(str(report)) & set(",:"):
+        raise UsageError("a comma or colon in the report's path would mount something else", where=str(report))
     srun = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
     # one node that fails must not take the others' report with it; a task must not be bound to one core
     srun += ["--kill-on-bad-exit=0", "--cpu-bind=none", *([f"--gpus-per-node={gpus}"] if gpus else [])]
@@ -112,7 +117,7 @@ def command(
     if where.endswith(".sif"):
         apptainer = ["apptainer", "exec", "--nv", "--cleanenv", "--no-home", "--bind", f"{report}:{_REPORT}"]
         return _words(srun, _DIRECTLY, [str(report), *apptainer, where, "env", *sets, *test])
-    if where.startswith("/") and not where.endswith(".sqsh"):
+    if folder:
         first = [f"{name}={value}" for name, value in ENVIRONMENT.items()]
         return _words(srun, _UNPACKED, [str(report), where, "env", "-i", *first, *sets, *test])
     srun += [f"--container-image={where}", f"--container-mounts={report}:{_REPORT}", "--no-container-mount-home"]
