@@ -129,7 +129,7 @@ def smoke_report(path: Path, digest: str) -> Document:
     todo = "run `verlstack smoke --report DIR` on this image, and name DIR"
     try:
         data = path.read_bytes()
-        known = json.loads(data)
+        known = json.loads(data, parse_constant=_no_number)
         image, passed = str(known["image"]), known["ok"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise UsageError("no report of the smoke tests here", where=str(path), todo=todo) from None
@@ -140,6 +140,11 @@ def smoke_report(path: Path, digest: str) -> Document:
         raise UsageError(what, where=str(path), todo="see why, and run them again")
     kind = TYPES["smoke"]
     return Document(name="smoke.json", media_type=SMOKE, data=canonical.dumps(known), kind=kind, predicate=known)
+
+
+def _no_number(text: str) -> None:
+    """Refuse what Python reads and JSON does not know."""
+    raise ValueError(text)
 
 
 def _subject(writer: upload.Writer, digest: str) -> dict[str, Any]:

@@ -194,23 +194,49 @@ def test_a_signature_moved_to_another_image(image, cosign, verlstack, tmp_path):
     assert (code, "for another image" in err) == (16, True)
 
 
+@pytest.fixture
+def fake():
+    one = Writable()
+    yield one
+    one.server.shutdown()
+    one.server.server_close()
+
+
+def test_somebody_who_signs_meanwhile_is_not_overwritten(fake, verlstack, tmp_path):
+    one, other = pair(tmp_path, "one"), pair(tmp_path, "other")
+    digest = fake.put(b"{}")
+    ref, tag = f"{fake.host}/team/base@{digest}", f"{digest.replace(':', '-')}.sig"
+    verlstack("sign", ref, "--key", other[0], "--insecure")
+    theirs = fake.blobs[fake.tags.pop(tag)]
+    fake.planted.append(Fault(method="PUT", path=r"\.sig$", swap=theirs))  # they were faster, and the tag is theirs
+    assert verlstack("sign", ref, "--key", one[0], "--insecure")[0] == 0
+    words = ("verify", ref, "--key", one[1], "--key", other[1], "--insecure", "--threshold", 2)
+    assert verlstack(*words)[0] == 0
+    fake.tags.pop(tag)
+    fake.planted += [Fault(method="PUT", path=r"\.sig$", swap=theirs)] * 9
+    code, _, err = verlstack("sign", ref, "--key", one[0], "--insecure")
+    assert (code, "moved the tag" in err) == (6, True)
+
+
+@pytest.mark.parametrize("layers", [None, [1], [{"digest": "x"}]])
+def test_a_place_for_signatures_that_holds_something_else(fake, verlstack, tmp_path, layers):
+    digest = fake.put(b"{}")
+    fake.tags[f"{digest.replace(':', '-')}.sig"] = fake.put({"layers": layers})
+    code, _, err = verlstack("sign", f"{fake.host}/team/base@{digest}", "--key", pair(tmp_path, "k")[0], "--insecure")
+    assert (code, "no list of them" in err) == (16, True)
+
+
 @pytest.mark.parametrize("body", [b"[]", b"x" * (5 << 20), b'{"manifests": [{"digest": "../x"}]}'])
-def test_a_hostile_list_of_referrers_does_not_stop_what_is_signed(verlstack, tmp_path, body):
-    fake = Writable()
+def test_a_hostile_list_of_referrers_does_not_stop_what_is_signed(fake, verlstack, tmp_path, body):
     private, public = pair(tmp_path, "k")
     ref = f"{fake.host}/team/base@{fake.put(b'{}')}"
     list_of_them = Fault(method="GET", path="/referrers/", status=200, body=body)
-    try:
-        fake.planted.append(list_of_them)
-        code, _, _ = verlstack("verify", ref, "--key", public, "--insecure")
-        assert code == 5, "nothing could be read"
-        assert verlstack("sign", ref, "--key", private, "--insecure")[0] == 0
-        fake.planted.append(list_of_them)
-        code, out, _ = verlstack("verify", ref, "--key", public, "--insecure")
-        assert (code, "signed by" in out, "does not count" in out) == (0, True, True)
-    finally:
-        fake.server.shutdown()
-        fake.server.server_close()
+    fake.planted.append(list_of_them)
+    assert verlstack("verify", ref, "--key", public, "--insecure")[0] == 5, "nothing could be read"
+    assert verlstack("sign", ref, "--key", private, "--insecure")[0] == 0
+    fake.planted.append(list_of_them)
+    code, out, _ = verlstack("verify", ref, "--key", public, "--insecure")
+    assert (code, "signed by" in out, "does not count" in out) == (0, True, True)
 
 
 def test_what_cannot_be_signed(image, host, cosign, verlstack, monkeypatch):

@@ -92,6 +92,7 @@ def test_what_was_left_out_is_no_material(predicate):
         ({"image": f"tiny@{DIGEST}", "ok": "yes"}, "did not pass"),
         ({"image": f"tiny@{DIGEST}"}, "no report"),
         ([], "no report"),
+        ({"image": f"tiny@{DIGEST}", "ok": True, "seconds": float("nan")}, "no report"),
         (None, "no report"),
     ],
 )

@@ -67,6 +67,22 @@ def test_package_urls_are_ones(inventory):
         assert PackageURL.from_string(one.purl).name
 
 
+def test_names_that_somebody_chose_to_do_harm(read):
+    torch = package("torch", "2.3.1")
+    evil = {f"{SITE}/torch/x-1.dist-info/METADATA": b"Name: a?b#c\x1b[31m\nVersion: 1 2\nLicense: \x1b]0;x\x07y\n"}
+    record = f"{SITE}/torch-2.3.1.dist-info/RECORD"
+    for path, data in evil.items():
+        torch[path] = data
+        torch[record] += imagelayers.row(path.removeprefix(f"{SITE}/"), data).encode()
+    files = layers(torch=torch)
+    components = take(read(files), lock(files))
+    one = next(x for x in components if x.kind == "carried")
+    assert PackageURL.from_string(one.purl).version == "1 2"
+    known = {"name": "x", "version": None, "digest": f"sha256:{'e' * 64}", "created": "2025-03-04T00:00:00Z"}
+    found = Inventory(**known, lock=None, components=components)
+    assert cyclonedx_errors(writer.document(found)) == spdx_errors(spdx.document(found)) == []
+
+
 def changed(files, path, data):
     return files | {f"{SITE}/{path}": data}
 

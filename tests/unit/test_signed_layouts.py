@@ -192,3 +192,10 @@ def test_a_signed_manifest_that_describes_no_image(tmp_path, one, layers):
     folder = layouts.write(tmp_path / "image", {"a": b"1"}, manifest={"layers": layers})
     with pytest.raises(SignatureError, match="that no image has"):
         run(sign(folder, one[0]), one[1])
+
+
+def test_a_signed_manifest_that_lies_about_a_size(tmp_path, one):
+    folder = layouts.write(tmp_path / "image", {"a": b"1"})
+    layouts.change(folder, lambda manifest, _: manifest["layers"][0].update(size=1))
+    with pytest.raises(SignatureError, match="not what its digest says"):
+        run(sign(folder, one[0]), one[1])

@@ -162,7 +162,7 @@ def sourced(name: str, version: str, sha256: str, file: str) -> Component:
 
 def pypi(name: str, version: str) -> str:
     """The package URL of a Python package (purl-spec, type `pypi`)."""
-    return f"pkg:pypi/{canonicalize_name(name)}@{quote(version, safe='')}"
+    return f"pkg:pypi/{quote(canonicalize_name(name), safe='')}@{quote(version, safe='')}"
 
 
 def _of_layer(name: str, one: Contents, lock: Lock, wanted: Mapping[str, Component]) -> Iterator[Component]:
