@@ -128,10 +128,10 @@ def _toolchain(shop: Workshop, installed: str, status: Path, run: Callable[..., 
     """
     data = installed.encode()
     status.write_bytes(data)
-    key = hashlib.sha256(data).hexdigest()[:32]
+    script = shop.constraints.parent / _TOOLCHAIN
+    key = hashlib.sha256(script.read_bytes() + data).hexdigest()[:32]  # another script may fetch another compiler
     kit = shop.cache.root / "toolchain" / key
     shop.progress.say("toolchain: nvcc and g++ from the distribution's archive")
-    script = shop.constraints.parent / _TOOLCHAIN
     with shop.cache.lock(f"toolchain-{key}"):
         done = run([script, kit, status], env={**shop.env}, timeout=_HOUR)
     if done.returncode:

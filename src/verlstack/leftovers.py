@@ -25,10 +25,13 @@ class Leftover:
     why: str
 
 
-def find(nodes: Mapping[str, Node]) -> tuple[Leftover, ...]:
-    """Every file and link of a root tree that a rule of data/leftovers.toml forbids, sorted; folders do no harm."""
+def find(nodes: Mapping[str, Node], base: Mapping[str, Node]) -> tuple[Leftover, ...]:
+    """Every file and link of a root tree that a rule of data/leftovers.toml forbids, sorted; folders do no harm.
+
+    What the base has just so no build has left there.
+    """
     found = []
-    for path in sorted(path for path, node in nodes.items() if node.kind != "dir"):
+    for path in sorted(path for path, node in nodes.items() if node.kind != "dir" and base.get(path) != node):
         why = next((why for hit, but, why in _rules() if hit.search(path) and not (but and but.search(path))), None)
         if why is not None:
             found.append(Leftover(path=f"/{told.escaped(path)}", why=why))

@@ -131,7 +131,7 @@ def by_buildkit(lock: Lock, shop: Workshop, layout: Path) -> Report:
         bytes=sum(node.size for node in composed.tree.nodes.values()),
         rows=rows,
         differences=explain.explain(trees.compare(composed.tree.nodes, built.tree.nodes), owners(composed, built)),
-        leftovers=leftovers.find(built.tree.nodes),
+        leftovers=leftovers.find(built.tree.nodes, base_tree(composed, lock).nodes),
         seconds=time.monotonic() - start,
     )
 
@@ -205,6 +205,16 @@ def read(layout: Path, progress: Progress) -> Side:
         progress.advance("read", entry["size"])
     progress.finish("read", f"{len(contents)} layers, {len(tree.nodes)} paths")
     return Side(tree=tree, names=_names(config, layout), layers=tuple(contents), blobs=tuple(blobs))
+
+
+def base_tree(composed: Side, lock: Lock) -> trees.Tree:
+    """The root tree of the base alone: of the layers that the lock does not make."""
+    own = {x.name for x in lock.layers}
+    tree = trees.Tree()
+    for name, content in zip(composed.names, composed.layers, strict=True):
+        if name not in own:
+            tree.lay(content.members)
+    return tree
 
 
 def compare_layers(composed: Side, built: Side, lock: Lock, progress: Progress) -> Iterator[Row]:

@@ -18,6 +18,8 @@ STACK = SimpleNamespace(name="demo")
 @pytest.fixture
 def shop(tmp_path):
     (tmp_path / "constraints").mkdir()
+    (tmp_path / "docker").mkdir()
+    (tmp_path / compiling._TOOLCHAIN).write_text("nvcc 12.4")
     with Cache(tmp_path / "cache").use() as cache:
         yield Workshop(
             constraints=tmp_path / "constraints",
@@ -85,6 +87,14 @@ def test_each_base_has_a_toolchain_of_its_own(shop, monkeypatch, tmp_path):
     assert kits == [f"{kit}/cuda" for kit, _ in script.seen]
     assert script.seen[0][1] == layouts.STATUS
     assert len(list((shop.cache.root / "locks").glob("toolchain-*"))) == 2
+
+
+def test_another_script_makes_another_toolchain(shop, monkeypatch, tmp_path):
+    script, kits = Script(), []
+    for text in ("nvcc 12.4", "nvcc 12.5"):
+        (tmp_path / compiling._TOOLCHAIN).write_text(text)
+        kits.append(from_debian(shop, monkeypatch, tmp_path / text, layouts.STATUS, script)["cuda"])
+    assert kits[0] != kits[1]
 
 
 def test_a_toolchain_that_cannot_be_had(shop, monkeypatch, tmp_path):

@@ -121,7 +121,7 @@ def test_every_row_of_the_data_is_whole():
     ],
 )
 def test_what_must_not_be_there(path):
-    (found,) = leftovers.find({path: node()})
+    (found,) = leftovers.find({path: node()}, {})
     assert found.path == f"/{path}"
     assert found.why
 
@@ -141,8 +141,14 @@ def test_what_must_not_be_there(path):
     ],
 )
 def test_what_may_be_there(path):
-    assert leftovers.find({path: node()}) == ()
+    assert leftovers.find({path: node()}, {}) == ()
 
 
 def test_an_empty_folder_does_no_harm():
-    assert leftovers.find({"run/secrets": node("dir"), "root/.cache/x": node("dir")}) == ()
+    assert leftovers.find({"run/secrets": node("dir"), "root/.cache/x": node("dir")}, {}) == ()
+
+
+def test_what_the_base_has_is_not_left_by_a_build():
+    path = "etc/apt/sources.list"
+    assert leftovers.find({path: node()}, {path: node()}) == ()
+    assert len(leftovers.find({path: node()}, {path: node("symlink")})) == 1

@@ -78,6 +78,12 @@ def rows(tmp_path, *layers):
 BELOW = (raw(OURS["base x"]), raw(OURS["interpreter"]))
 
 
+def test_the_base_is_what_the_lock_does_not_make(tmp_path):
+    lock = SimpleNamespace(layers=[SimpleNamespace(name=name) for name in OURS if not name.startswith("base")])
+    tree = reproduce.base_tree(reproduce.read(composed(tmp_path), Silent()), lock)
+    assert {path for path, node in tree.nodes.items() if node.kind != "dir"} == set(OURS["base x"])
+
+
 def test_other_tars_of_the_same_files_agree(tmp_path):
     found, sides = rows(tmp_path, *BELOW, theirs("opt/a/t"), theirs("opt/a/v", "opt/a/w"))
     assert [(row.layer, row.same, row.note) for row in found] == [(name, True, "") for name in OURS]

@@ -57,7 +57,7 @@ def test_reports_about_an_image_speak_to_no_terminal():
     path = "run/secrets/\x1b[2Jx"
     other = Node(kind="symlink", mode=0o777, uid=0, gid=0)
     (shown,) = explain.explain([Difference(path=path, one=node, other=other)], {path: "\x1b"})
-    texts = [shown.path, shown.one, shown.other, shown.owner, *(x.path for x in leftovers.find({path: node}))]
+    texts = [shown.path, shown.one, shown.other, shown.owner, *(x.path for x in leftovers.find({path: node}, {}))]
     assert len(texts) == 5
     assert all(text.isprintable() for text in texts)
 
