@@ -54,3 +54,11 @@ def smoke(session: nox.Session) -> None:
 def full(session: nox.Session) -> None:
     """The real default stack, twice under different conditions, and in a real engine; minutes, gigabytes, root."""
     session.run(PYTHON, "-m", "pytest", "tests/integration", "-m", "full", *session.posargs)
+
+
+@nox.session
+def stacks(session: nox.Session) -> None:
+    """A stack for real: composed, started, and smoke-tested without the slow tests; `nox -s stacks -- cu130`."""
+    for name in session.posargs:
+        for words in (("build", name, "--base", "debian"), ("prove", name), ("smoke", name, "--quick")):
+            session.run(PYTHON, "-m", "verlstack", *words)
