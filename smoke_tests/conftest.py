@@ -1,9 +1,7 @@
 """Start the ranks' process group once, make a failure on one rank a failure on all, and write the report."""
 
 import contextlib
-import ctypes
 import os
-import signal
 import time
 from collections.abc import Callable, Generator
 from dataclasses import asdict
@@ -12,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from smoke import ended, report
-from smoke.watch import Watch
+from smoke.watch import Watch, end_with_parent
 from smoke.world import NotEnoughGpusError, SilentRankError, World, join
 
 _WORLD: list[World] = []
@@ -31,6 +29,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Join the run before anything is collected: who we are decides what is skipped."""
+    config.addinivalue_line(
+        "markers", "patience(seconds): takes longer than others may, so --patience is not its limit"
+    )
     patience = config.getoption("patience")
     _end_with_torchrun()
     try:
@@ -51,8 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def _end_with_torchrun() -> None:
     """Torchrun gives each rank a session of its own; without this a rank would outlive a torchrun that was killed."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        pr_set_pdeathsig = 1  # prctl(2)
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+        end_with_parent()
 
 
 def pytest_unconfigure() -> None:
@@ -129,7 +129,8 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Each rank says how the test went; one that failed fails it everywhere."""
-    _WATCH[0].start(item.nodeid)
+    own = item.get_closest_marker("patience")
+    _WATCH[0].start(item.nodeid, own.args[0] if own else None)
     try:
         result = yield
     except BaseException as e:

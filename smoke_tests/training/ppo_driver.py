@@ -22,6 +22,9 @@ def main(config: Any) -> None:
     """Run the trainer; on the CPU Ray is told of GPUs that are not there, because verl asks for one per worker."""
     from verl.trainer.main_ppo import run_ppo
 
+    from smoke.watch import end_with_parent
+
+    end_with_parent()  # and Ray's processes end with this one
     pretend = int(os.environ.get("SMOKE_PRETEND_GPUS", "0"))
     resources = {"num_cpus": 6, "num_gpus": pretend} if pretend else {}
     # 100 MB for objects: an engine gives a container 64 MB of /dev/shm unless told otherwise; Ray then takes /tmp

@@ -67,6 +67,9 @@ def by_hand(model, batch, temperature):
 
 # fp32: log-probabilities of size 5 with eps = 1.2e-7 and some dozens of additions; measured below 1e-6.
 LOG_PROB = 5e-6
+# On a GPU verl's actor computes in bf16, whose unit is 2^-8 = 0.4 %. The reference does so too, but on other numbers of
+# rows at a time, for which cuBLAS may take other kernels: a few units remain. Not run on a GPU yet.
+BF16 = 2e-2
 
 
 @pytest.mark.parametrize("kind", models.KINDS)
@@ -80,7 +83,7 @@ def test_log_probabilities_are_those_of_the_whole_model(kind, world, as_verl_wra
     valid = mine.batch["attention_mask"][:, -found.shape[1] :].bool()
     difference = (found - expected)[valid].abs().max().item()
     figure("largest difference of a log-probability", difference)
-    assert difference <= LOG_PROB
+    assert difference <= (BF16 if world.on_gpu else LOG_PROB)
     assert found[valid].max() < 0
 
 
@@ -113,11 +116,12 @@ def test_one_policy_update_is_the_gradient_step_it_should_be(world, as_verl_wrap
 
     # 1e-5: as for gradients in test_gradients.py. A parameter of size v stores a movement to eps * v, and no finer.
     eps = torch.finfo(torch.float32).eps
-    assert metrics["actor/grad_norm"] == [pytest.approx(norm.item(), rel=1e-5)]
+    assert metrics["actor/grad_norm"] == [pytest.approx(norm.item(), rel=BF16 if world.on_gpu else 1e-5)]
     figure("gradient norm", norm.item())
     after = wrap.whole(model)
     for name, p in whole.named_parameters():
         moved = after[name] - start[name].to(world.device)
         wanted = -LR * scale * p.grad  # SGD by hand: an optimizer that does nothing must not agree with itself
-        assert (moved - wanted).abs().max() <= 1e-4 * wanted.abs().max() + eps * p.abs().max(), name
+        rounding = (BF16 if world.on_gpu else 1e-4) * wanted.abs().max()
+        assert (moved - wanted).abs().max() <= rounding + eps * p.abs().max(), name
     assert metrics["actor/pg_clipfrac"] == [0.0] * len(metrics["actor/pg_clipfrac"])

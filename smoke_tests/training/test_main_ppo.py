@@ -16,7 +16,7 @@ RANKS = 2
 # The first optimizer step has learning rate 0 (verl/utils/torch_functional.py: min(1, 0 / max(1, warm-up))), so a run
 # that is resumed after it would not show whether Adam's state came back.
 STEPS = 3
-PATIENCE = 600  # seconds for one run; about 60 on a quiet two-core machine
+PATIENCE = 240  # seconds for each of three runs; about 25 on a quiet two-core machine
 
 
 def overrides(folder, out, steps, *more):
@@ -142,6 +142,7 @@ def prepare(folder):
 
 @pytest.mark.alone
 @pytest.mark.slow
+@pytest.mark.patience(3 * PATIENCE + 60)
 def test_killed_and_resumed_training_ends_with_the_same_weights(world, tmp_path, figure):
     api.needs("verl.workers.fsdp_workers")  # the options above are those of its time
     if world.on_gpu:

@@ -74,7 +74,7 @@ def test_the_whole_suite_passes_in_containers(env, client, tmp_path):
 def test_every_breakage_is_noticed(env, client):
     """tests/support/smoke_mutations.py breaks one thing at a time; the test named there must fail of it."""
     mounts = {str(ROOT / "tests" / "support"): {"bind": "/mutations", "mode": "ro"}}
-    words = ["/opt/verl/bin/python", "/opt/verlstack/smoke_tests/run.py", "--ranks", "2", "-p", "smoke_mutations"]
+    words = ["/opt/verl/bin/python", "/opt/verlstack/smoke_tests/run.py", "--ranks", "1,2,4", "-p", "smoke_mutations"]
     container = client.containers.run(
         f"verlstack:{STACK}-sdpa",
         [*words, "--report", "/tmp/report"],
@@ -88,13 +88,15 @@ def test_every_breakage_is_noticed(env, client):
     try:
         status = container.wait()["StatusCode"]
         said = container.logs().decode(errors="replace")
-        sent = io.BytesIO(b"".join(container.get_archive("/tmp/report/ranks-2.json")[0]))
+        sent = io.BytesIO(b"".join(container.get_archive("/tmp/report/smoke.json")[0]))
     finally:
         container.remove(force=True)
     assert status == 0, said[-5000:]
     with tarfile.open(fileobj=sent) as archive:
-        results = json.load(archive.extractfile("ranks-2.json"))["results"]
-    assert len({result["name"] for result in results}) == len(results) == len(smoke_mutations.MUTATIONS)
+        runs = json.load(archive.extractfile("smoke.json"))["runs"]
+    results = [result for run in runs for result in run["results"]]
+    assert len({result["name"] for result in results}) == len(results)
+    assert len(results) == sum(map(len, smoke_mutations.MUTATIONS.values()))
     assert {result["outcome"] for result in results} == {"passed"}
     assert all(result["figures"]["failed with"] for result in results)
 
