@@ -240,6 +240,14 @@ def test_a_base_has_no_lock(tmp_path):
     assert cyclonedx_errors(writer.document(found)) == spdx_errors(spdx.document(found)) == []
 
 
+def test_the_base_of_an_image_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(make, "lock_of", lambda *_: lock())
+    found = make.inventory(image(tmp_path / "image"), tmp_path, **vars(surroundings(tmp_path)))
+    rows = json.loads(writer.document(found))["metadata"]["properties"]
+    assert {x["name"]: x["value"] for x in rows}["dev.verlstack:base"] == "bootstrapped from Debian"
+    assert "on bootstrapped from Debian" in json.loads(spdx.document(found))["comment"]
+
+
 def test_a_lock_that_is_not_here(tmp_path):
     with pytest.raises(LockError, match="is not here"):
         make.inventory(image(tmp_path / "image"), tmp_path, **vars(surroundings(tmp_path)))

@@ -44,7 +44,7 @@ def document(inventory: Inventory) -> bytes:
                     "purl": image,
                     "hashes": [{"alg": "SHA-256", "content": inventory.digest.removeprefix("sha256:")}],
                 },
-                "properties": _properties({"lock": inventory.lock}),
+                "properties": _properties({"lock": inventory.lock, "base": inventory.base}),
             },
             "components": [_component(x) for x in inventory.components],
             "dependencies": _dependencies(inventory, image),

@@ -72,6 +72,7 @@ class Inventory:
         digest: `sha256:…` of its manifest.
         created: the epoch as ISO 8601 text.
         lock: `sha256:…` of the lock, or None of a base.
+        base: what it stands on, with digest where a registry has it; None of a base.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Inventory:
     created: str
     lock: str | None
     components: tuple[Component, ...]
+    base: str | None = None
 
 
 def take(layers: dict[str, Contents], lock: Lock | None, left_out: str | None = None) -> tuple[Component, ...]:

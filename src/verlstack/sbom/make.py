@@ -48,6 +48,7 @@ def inventory(layout: Path, constraints: Path, *, cache: Cache, workers: int, pr
         digest=digest,
         created=created(config, layout),
         lock=f"sha256:{lock.digest}" if lock else None,
+        base=labels.get(f"{sides.LABEL}.base") if lock else None,
         components=take(layers, lock, labels.get(f"{sides.LABEL}.left-out")),
     )
 

@@ -56,7 +56,7 @@ def document(inventory: Inventory) -> bytes:
             "name": inventory.name,
             "documentNamespace": f"urn:verlstack:spdx:{inventory.digest}",
             "creationInfo": {"created": inventory.created, "creators": ["Tool: verlstack"]},
-            "comment": f"made from the lock {inventory.lock}" if inventory.lock else "a base image, made from no lock",
+            "comment": _made_from(inventory),
             "packages": [image, *(_package(x) for x in every)],
             "hasExtractedLicensingInfos": [
                 {
@@ -72,6 +72,12 @@ def document(inventory: Inventory) -> bytes:
             ],
         }
     )
+
+
+def _made_from(inventory: Inventory) -> str:
+    if inventory.lock is None:
+        return "a base image, made from no lock"
+    return f"made from the lock {inventory.lock}" + (f", on {inventory.base}" if inventory.base else "")
 
 
 def _relations(inventory: Inventory) -> list[dict[str, str]]:

@@ -146,9 +146,9 @@ def _opened(path: Path, text: bytes, password: bytes) -> bytes:
         salt, nonce = (base64.b64decode(x, validate=True) for x in (kdf["salt"], cipher["nonce"]))
         sealed = base64.b64decode(box["ciphertext"], validate=True)
         known = (kdf["name"], cipher["name"]) == ("scrypt", "nacl/secretbox")
-        if not known or 128 * cost["n"] * cost["r"] > _MOST_SCRYPT or not 0 < cost["p"] <= _MOST_PARALLEL:
+        if not known or not 0 < cost["p"] <= _MOST_PARALLEL:
             raise _unfit(path, "sealed in a way that cosign does not use", f"make a pair with {_MAKE}")
-        secret = hashlib.scrypt(password, salt=salt, dklen=32, maxmem=2 * _MOST_SCRYPT, **cost)
+        secret = hashlib.scrypt(password, salt=salt, dklen=32, maxmem=_MOST_SCRYPT, **cost)
         return bytes(nacl.secret.SecretBox(secret).decrypt(sealed, nonce))
     except nacl.exceptions.CryptoError:
         what = "the password does not open this key"
