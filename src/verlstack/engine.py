@@ -35,6 +35,7 @@ _ADVICE = (
         "could not select device driver",
         "install NVIDIA's container toolkit on the engine's machine, or leave --gpus out to run on the CPU",
     ),
+    ("container-init binary", "install catatonit, which Podman uses as PID 1"),
     ("nvidia-container-cli", "see that `nvidia-smi` works on the engine's machine, or leave --gpus out"),
     ("setrlimit", "the engine may not raise its limits here: set `default_ulimits` in containers.conf"),
     (
@@ -255,7 +256,7 @@ class Engine:
                 ulimits=_LIMITS if order.gpus else [],
                 cap_drop=["ALL"],
                 security_opt=["no-new-privileges"],
-                init=True,  # reaps what Ray leaves, and passes signals on
+                init=order.init,
                 labels=dict(order.labels),
                 **_place(order),
             )

@@ -38,6 +38,7 @@ class Order:
         gpus: none (0), so many, all of them (-1), or those of these indices.
         network: name of an internal network, or none at all.
         alias: host name on that network.
+        init: whether a small PID 1 reaps what Ray leaves, and passes signals on; Podman wants a program for it.
         labels: by which `sweep` finds what a killed process left.
     """
 
@@ -50,4 +51,5 @@ class Order:
     gpus: int | tuple[int, ...] = 0
     network: str | None = None
     alias: str | None = None
+    init: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)

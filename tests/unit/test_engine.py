@@ -122,7 +122,7 @@ def test_a_command_runs_with_least_privilege_without_network_and_leaves_nothing(
     assert ask(container, labels={"l": "1"}) == "2.3.1"
     wanted = {
         "image": "sha256:1", "name": "n", "user": "54321:54321", "network_mode": "none", "cap_drop": ["ALL"],
-        "security_opt": ["no-new-privileges"], "labels": {"l": "1"},
+        "security_opt": ["no-new-privileges"], "labels": {"l": "1"}, "init": False,
     }  # fmt: skip
     assert container.made.items() >= wanted.items()
 
@@ -202,6 +202,7 @@ def test_the_image_under_a_name_is_told_by_its_digest():
         (docker.errors.APIError("write /var/x: no space left on device"), "free space"),
         (docker.errors.DockerException("client version 1.20 is too old"), "Engine 26"),
         (docker.errors.APIError("crun: setrlimit `RLIMIT_NOFILE`: Operation not permitted"), "default_ulimits"),
+        (docker.errors.APIError("container create: container-init binary not found on the host"), "catatonit"),
         (docker.errors.APIError("never seen"), "see its log"),
     ],
 )

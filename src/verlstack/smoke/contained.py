@@ -95,6 +95,7 @@ def _order(
         gpus=request.gpus_of(node),
         network=network,
         alias=_host(node) if network else None,
+        init=True,
         labels=label,
     )
 
