@@ -76,7 +76,7 @@ def test_use_writes_the_reference_and_the_lock(tiny):
     ("reference", "code", "text"),
     [
         ("{host}/team/base@sha256:" + "0" * 64, 5, "no such image"),
-        ("127.0.0.1:1/team/base@sha256:" + "0" * 64, 5, "cannot be reached"),
+        ("127.0.0.1:1/team/base@sha256:" + "0" * 64, 15, "cannot be reached"),
         ("{host}/team/base:1", 2, "a tag can move"),
         ("{unfit}", 9, "no C compiler"),
     ],
