@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from dataclasses import dataclass
@@ -147,7 +148,7 @@ class Handler(fake_registry.Handler):
         if "mount" in query and query["mount"][0] in fake.elsewhere_in.get(query["from"][0], {}):
             fake.blobs[query["mount"][0]] = fake.elsewhere_in[query["from"][0]][query["mount"][0]]
             return self.send(201, b"")
-        name = f"u{len(fake.uploads) + 1}"
+        name = f"u{next(fake.numbers)}"  # no two threads may get the same
         fake.uploads[name] = bytearray()
         return self.send(202, b"", {"Location": fake.location.format(name=name)})
 
@@ -212,6 +213,7 @@ class Writable(fake_registry.Fake):
     def __init__(self):
         super().__init__()
         self.planted, self.order, self.uploads, self.tags = [], [], {}, {}
+        self.numbers = itertools.count(1)
         self.has_referrers, self.referring, self.page = True, {}, 100
         self.tokens, self.scopes, self.uses, self.identity = {}, [], 1000, None
         self.elsewhere_in = {}
