@@ -9,8 +9,8 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: image
-image: tools host-tools ## compose the default stack (STACK=cu121, BASE=debian) into dist/, and start it once
-	$(BIN)/verlstack build $(STACK) --base $(BASE)
+image: tools host-tools ## compose the default stack (STACK=cu121, BASE=debian, PYTHON_TREE=) into dist/, and start it
+	$(BIN)/verlstack build $(STACK) --base $(BASE) $(if $(PYTHON_TREE),--python-tree $(PYTHON_TREE))
 	$(BIN)/verlstack prove $(STACK)
 
 .PHONY: smoke
@@ -54,7 +54,7 @@ tools: .venv/ready ## .venv with the tools of constraints/tools.txt
 
 .PHONY: host-tools
 host-tools: ## Debian packages that the base bootstrap needs
-	docker/host-tools.sh
+	@docker/host-tools.sh >/dev/null
 
 .PHONY: clean
 clean: ## remove dist/ and .venv; the cache stays (~/.cache/verlstack)

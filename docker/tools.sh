@@ -14,10 +14,12 @@ usable() {
 }
 
 find_python() {
-    local candidate
+    local candidate found
     for candidate in python3 /usr/bin/python3 python3.{11..14} "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[1-4].*/bin/python3; do
-        if command -v "$candidate" >/dev/null && usable "$candidate"; then
-            command -v "$candidate"
+        found=$(command -v "$candidate") || continue
+        case $found in "$PWD/.venv/"*) continue ;; esac # make puts it first on PATH, and it is about to go
+        if usable "$found"; then
+            echo "$found"
             return
         fi
     done

@@ -70,20 +70,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Skip, with the reason, what this world cannot run; the same on each rank."""
     _SELECTED.extend(_narrowed(config))
     for item in items:
-        reason = _why_not(item, _WORLD[0])
-        if not reason and config.getoption("quick") and item.get_closest_marker("slow"):
+        if config.getoption("quick") and item.get_closest_marker("slow"):
             reason = "left out by --quick"
             _SELECTED.append(item.nodeid)
+        else:
+            reason = _why_not(item, _WORLD[0])
         if reason:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def _why_not(item: pytest.Item, world: World) -> str:
+    if item.get_closest_marker("gpu") and not world.on_gpu:
+        return "not run on CPU: needs a GPU"
     needed = item.get_closest_marker("ranks")
     if needed and world.size < needed.args[0]:
         return f"needs {needed.args[0]} ranks, this run has {world.size}"
-    if item.get_closest_marker("gpu") and not world.on_gpu:
-        return "not run on CPU: needs a GPU"
     if item.get_closest_marker("alone") and world.size > 1:
         return "starts its own ranks; run in a world of one"
     return ""
