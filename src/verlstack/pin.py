@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 import tomllib
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from verlstack.workshop import Workshop
 
 _ENTRY = r'(?:"{0}"|{0})\s*=\s*\{{\s*bound\s*=\s*"[^"\\]*"\s*,\s*why\s*=\s*"(?:[^"\\]|\\.)*"\s*\}}(?P<rest>\s*(?:#.*)?)'
+
+_NEAR = 0.75  # of 1: a letter or two are wrong; short names of other packages stay unmentioned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +137,8 @@ def _parse(word: str, stack: Stack) -> tuple[str, str]:
 def _repinned(text: str, stack: str, name: str, version: str, why: str | None) -> Repinned:
     stacks = tomllib.loads(text)["stack"]
     requires: dict[str, Any] = inherit.whole(Table(stacks, "stack"), stack).values["requires"]
-    key = next((k for k in requires if canonicalize_name(k.partition("[")[0]) == canonicalize_name(name)), None)
+    keys = {canonicalize_name(k.partition("[")[0]): k for k in requires}
+    key = keys.get(canonicalize_name(name))
     after = f"=={version}"
     own = key in stacks[stack].get("requires", {})
     if key is None or not own:
@@ -143,7 +147,9 @@ def _repinned(text: str, stack: str, name: str, version: str, why: str | None) -
             raise UsageError(what, todo='give the reason why it needs another one: --why "…"')
         if not why:
             what = f"{name} is not among the pins of {stack}, and every pin carries its reason"
-            raise UsageError(what, todo='give the reason: --why "…"; it then becomes a layer of its own')
+            near = difflib.get_close_matches(name, keys, n=1, cutoff=_NEAR)
+            did_you_mean = f"did you mean {near[0]!r}? If not, " if near else ""
+            raise UsageError(what, todo=f'{did_you_mean}give the reason: --why "…"; it then becomes a layer of its own')
         return Repinned(key=key or name, before=None, after=after, why=why, doubtful=False)
     old = requires[key]
     return Repinned(

@@ -94,3 +94,13 @@ def test_a_new_pin_needs_its_reason():
     with pytest.raises(UsageError, match="carries its reason"):
         pin._repinned(TEXT, "s", "six", "1.0", None)
     assert pin._repinned(TEXT, "s", "six", "1.0", "because").why == "because"
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("torhc", "'torch'"), ("rya", None), ("raj", None), ("toch", "'torch'"), ("six", None)]
+)
+def test_a_pin_that_was_mistyped(typed, meant):
+    with pytest.raises(UsageError) as e:
+        pin._repinned(TEXT, "s", typed, "1.0", None)
+    assert "--why" in e.value.todo
+    assert e.value.todo.startswith(f"did you mean {meant}?" if meant else "give the reason")
