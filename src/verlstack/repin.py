@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import json
@@ -14,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from verlstack import bakefile, lock, lockfile, pins
 from verlstack.cache import atomic, storage_errors
-from verlstack.errors import PinsError
+from verlstack.errors import PinsError, VerlstackError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from verlstack.lockfile import Lock
     from verlstack.workshop import Workshop
@@ -67,7 +68,8 @@ def rewrite(stack: str, change: Callable[[str], str], shop: Workshop) -> Lock:
         (beside / path.name).write_text(change(before), encoding="utf-8")
         if (tools := shop.constraints / "tools.txt").exists():
             shutil.copy(tools, beside)  # the lock's third file, for the Dockerfile, names uv
-        made = lock.lock(pins.load(beside / path.name, stack), dataclasses.replace(shop, constraints=beside))
+        with _errors_name(shop.constraints, beside):
+            made = lock.lock(pins.load(beside / path.name, stack), dataclasses.replace(shop, constraints=beside))
         if path.read_text(encoding="utf-8") != before:  # an editor knows nothing of our lock
             raise PinsError("the pins were changed meanwhile", where=str(path), todo="run the command again")
         for new in (beside / path.name, *lockfile.paths(beside, stack), bakefile.path(beside, stack)):
@@ -76,6 +78,16 @@ def rewrite(stack: str, change: Callable[[str], str], shop: Workshop) -> Lock:
             with atomic(shop.constraints / new.name) as out, new.open("rb") as f:
                 shutil.copyfileobj(f, out)
     return made
+
+
+@contextlib.contextmanager
+def _errors_name(folder: Path, beside: Path) -> Iterator[None]:
+    """Have errors name the user's files, since the copies beside are gone when they are read."""
+    try:
+        yield
+    except VerlstackError as e:
+        e.where = e.where and e.where.replace(str(beside), str(folder))
+        raise
 
 
 def edit(text: str, table: str, values: Mapping[str, Value], *, where: str) -> str:

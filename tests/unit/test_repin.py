@@ -148,6 +148,23 @@ def test_a_lock_that_fails_changes_nothing(shop, monkeypatch):
     assert now(shop) == before
 
 
+def test_an_error_names_the_users_file_and_not_the_copy(shop, monkeypatch):
+    def fail(stack, other):
+        assert other.constraints != shop.constraints
+        raise PinsError("they do not resolve", where=f"{other.constraints / 'stacks.toml'}, [stack.demo]")
+
+    monkeypatch.setattr("verlstack.lock.lock", fail)
+    with pytest.raises(PinsError, match="do not resolve") as e:
+        repin.repin("demo", "stack.demo.flash_attn", VALUES, shop)
+    assert e.value.where == f"{shop.constraints / 'stacks.toml'}, [stack.demo]"
+
+
+def test_values_that_the_pins_refuse_are_told_of_the_users_file(shop):
+    with pytest.raises(PinsError) as e:
+        repin.repin("demo", "stack.demo.flash_attn", {"wheel": "x.whl"}, shop)
+    assert e.value.where.startswith(f"{shop.constraints / 'stacks.toml'}")
+
+
 def test_pins_that_were_changed_meanwhile_are_kept(shop, monkeypatch):
     def edit(stack, other):
         path = shop.constraints / "stacks.toml"
