@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 PYTHON_HOME = "/usr/local/bin"  # where the interpreter layer puts its tree
 Output = Literal["oci-archive", "docker-archive"]
 _LABEL = "dev.verlstack"
+ELSEWHERE = "see that the folder can be written and has space, or choose another with --dist"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +106,7 @@ def build(
     image = _image(stack, lock, ground, layers, fast=fast, complete=missing is None)
     tag = stack.tag(without=stack.flash_attn if missing else None) + ("-fast" if fast else "")
     layout = dist / (f"{stack.name}-fast" if fast else stack.name)
-    oci.write_layout(image, layout, tag=tag)
+    oci.write_layout(image, layout, tag=tag, todo=ELSEWHERE)
     return Report(
         stack=stack.name,
         tag=tag,
@@ -162,7 +163,7 @@ def _ground(stack: Stack, shop: Workshop, settings: Settings, spec: str) -> tupl
 
 def _archive(layout: Path, tag: str, output: Output) -> Path:
     target = layout.parent / f"{tag}.{output}.tar"
-    with atomic(target) as out:
+    with atomic(target, todo=ELSEWHERE) as out:
         for piece in oci.archive(layout, tag=tag, docker=output == "docker-archive"):
             out.write(piece)
     return target

@@ -27,6 +27,7 @@ _MOST_SIZE = 1 << 40  # bytes of a member
 _PART = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._+!@=~-]+")  # of a path
 _TOP = re.compile(r"[a-z]")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_ELSEWHERE = "see that the folder can be written and has space, or choose another FILE"
 _TODO = "copy the bundle again, or make it again with `verlstack bundle`"
 
 
@@ -69,7 +70,7 @@ def write(
     entries = [tar.file(path, source) for path, source in members.items()]
     entries.append(tar.file(MANIFEST, Inline(data=canonical.dumps(document))))
     digest, size = hashlib.sha256(), 0
-    with atomic(target) as out:
+    with atomic(target, todo=_ELSEWHERE) as out:
         for piece in layer.stream(layer.arrange(entries), epoch=epoch):
             out.write(piece)
             digest.update(piece)

@@ -67,30 +67,31 @@ def sha256_file(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def atomic(target: Path, *, tmp: Path | None = None, mode: int = 0o644) -> Iterator[IO[bytes]]:
+def atomic(target: Path, *, tmp: Path | None = None, mode: int = 0o644, todo: str | None = None) -> Iterator[IO[bytes]]:
     """Open a temporary file that becomes `target`, fsynced, when the block ends well, and vanishes when it does not.
 
     Args:
         target: final path; an existing file is replaced in one step.
         tmp: folder on the same file system for the unfinished file; the target's own by default.
         mode: permission bits of the finished file.
+        todo: advice where `target` is not in the cache.
 
     Raises:
         StorageError: the disk is full, read-only or forbidden.
     """
-    with storage_errors(target):
+    with storage_errors(target, todo=todo):
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{target.name[:80]}.", dir=tmp or target.parent)
     unfinished = Path(name)
     try:
         with os.fdopen(handle, "wb") as f:
-            with _errors_of_writing(target):
+            with _errors_of_writing(target, todo):
                 yield f
-            with storage_errors(target):
+            with storage_errors(target, todo=todo):
                 f.flush()
                 os.fchmod(f.fileno(), mode)
                 os.fsync(f.fileno())
-        with storage_errors(target):
+        with storage_errors(target, todo=todo):
             unfinished.replace(target)
     except BaseException:
         unfinished.unlink(missing_ok=True)
@@ -98,14 +99,14 @@ def atomic(target: Path, *, tmp: Path | None = None, mode: int = 0o644) -> Itera
 
 
 @contextlib.contextmanager
-def _errors_of_writing(target: Path) -> Iterator[None]:
+def _errors_of_writing(target: Path, todo: str | None) -> Iterator[None]:
     """As `storage_errors`, for a block of somebody else's: what names a file is about one that it opened itself."""
     try:
         yield
     except OSError as e:
         if e.filename is not None:
             raise
-        with storage_errors(target):
+        with storage_errors(target, todo=todo):
             raise
 
 

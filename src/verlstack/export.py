@@ -21,6 +21,8 @@ _LEVEL = 9  # of zstd, as for layers; blocks of 128 kB leave less to win than a 
 # What enroot runs in a container, and what it sets before (its documented files); `sh` is in every base of ours.
 _RC = '#!/bin/sh\n[ $# -gt 0 ] || set -- {command}\nexec "$@"\n'
 
+_ELSEWHERE = "see that the folder can be written and has space, or choose another FILE"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
@@ -57,12 +59,15 @@ def export(layout: Path, target: Path, shop: Workshop, run: Callable[..., shell.
     digest = oci.read_layout(layout)[0]
     version = _version(run)
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")
+    with storage_errors(target, todo=_ELSEWHERE):
+        unfinished.touch()  # before the image is unpacked, which takes a minute
+        unfinished.unlink()
     with unpacked.laid(layout, shop.cache, shop.progress) as (root, config):
         try:
             with storage_errors(root):
                 _say_how_to_start(root, config["config"])
             _pack(root, unfinished, oci.epoch(config, layout), run)
-            with storage_errors(target):
+            with storage_errors(target, todo=_ELSEWHERE):
                 unfinished.replace(target)
         finally:
             unfinished.unlink(missing_ok=True)
@@ -102,4 +107,4 @@ def _pack(root: Path, target: Path, epoch: int, run: Callable[..., shell.Result]
     done = run(["mksquashfs", root, target, *options], env={"PATH": shell.search_path(), "LC_ALL": "C"})
     if done.returncode:
         what = f"mksquashfs failed (status {done.returncode}):\n{done.tail}"
-        raise StorageError(what, where=str(target), todo="see whether the disk is full, then run again")
+        raise StorageError(what, where=str(target), todo=_ELSEWHERE)

@@ -110,7 +110,7 @@ def digest(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def write_layout(image: Image, folder: Path, *, tag: str) -> None:
+def write_layout(image: Image, folder: Path, *, tag: str, todo: str | None = None) -> None:
     """Write or update an OCI layout; until its last step the folder still holds the previous image, whole.
 
     Blobs are hard links into the cache where the file system allows, so an image costs its bytes once.
@@ -119,20 +119,21 @@ def write_layout(image: Image, folder: Path, *, tag: str) -> None:
         image: what to write; its blobs must have been verified.
         folder: the layout.
         tag: name for `org.opencontainers.image.ref.name`.
+        todo: advice for a disk that refuses, where `folder` is not in the cache.
 
     Raises:
         StorageError: the disk is full, read-only or forbidden.
     """
     blobs = folder / "blobs" / "sha256"
-    with storage_errors(folder):
+    with storage_errors(folder, todo=todo):
         blobs.mkdir(parents=True, exist_ok=True)
-    with storage_errors(folder), _alone(folder):
+    with storage_errors(folder, todo=todo), _alone(folder):
         for named in image.layers:
             _place(named.blob.path, blobs / named.blob.digest.removeprefix("sha256:"))
         for document in (image.config, image.manifest):
-            _write(blobs / digest(document).removeprefix("sha256:"), document)
-        _write(folder / "oci-layout", canonical.dumps(_LAYOUT))
-        _write(folder / "index.json", _index(image, tag))  # from here on the layout holds the new image
+            _write(blobs / digest(document).removeprefix("sha256:"), document, todo)
+        _write(folder / "oci-layout", canonical.dumps(_LAYOUT), todo)
+        _write(folder / "index.json", _index(image, tag), todo)  # from here on the layout holds the new image
         keep = {x.blob.digest for x in image.layers} | {digest(image.config), image.digest}
         # What an earlier image had, and what a killed build left; folders are not ours.
         for path in (*blobs.iterdir(), *folder.glob(".index.json.*"), *folder.glob(".oci-layout.*")):
@@ -166,8 +167,8 @@ def _index(image: Image, tag: str) -> bytes:
     return canonical.dumps({"manifests": [descriptor], "mediaType": INDEX, "schemaVersion": 2})
 
 
-def _write(path: Path, data: bytes) -> None:
-    with atomic(path) as f:
+def _write(path: Path, data: bytes, todo: str | None) -> None:
+    with atomic(path, todo=todo) as f:
         f.write(data)
 
 

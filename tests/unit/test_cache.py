@@ -99,6 +99,9 @@ def test_every_refusal_at_every_step(tmp_path, monkeypatch, call, code):
         f.write(b"x")
     assert e.value.where == str(tmp_path / "f")
     assert e.value.todo
+    with pytest.raises(StorageError) as e, atomic(tmp_path / "f", todo="choose another") as f:
+        f.write(b"x")
+    assert e.value.todo == "choose another"
     monkeypatch.undo()
     assert everything(tmp_path) == []
 

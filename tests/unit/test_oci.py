@@ -221,8 +221,19 @@ def test_a_disk_that_refuses(tmp_path, monkeypatch, code, says):
 
     monkeypatch.setattr(os, "link", refuse)
     monkeypatch.setattr("verlstack.oci.shutil.copyfileobj", refuse)
-    with pytest.raises(StorageError, match=says):
-        oci.write_layout(image(tmp_path / "cache"), tmp_path / "dist", tag="demo")
+    with pytest.raises(StorageError, match=says) as e:
+        oci.write_layout(image(tmp_path / "cache"), tmp_path / "dist", tag="demo", todo="choose another")
+    assert e.value.todo == "choose another"
+
+
+def test_a_disk_that_refuses_the_last_document(tmp_path, monkeypatch):
+    def refuse(handle):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("verlstack.cache.os.fsync", refuse)
+    with pytest.raises(StorageError, match="no space left") as e:
+        oci.write_layout(image(tmp_path / "cache"), tmp_path / "dist", tag="demo", todo="choose another")
+    assert e.value.todo == "choose another"
 
 
 # -- archives

@@ -81,7 +81,7 @@ def assemble(
             (bottom,) = compose.build_all([job], shop.cache, workers=1, progress=shop.progress)
         image = _image(stack, ground, bottom)
         tag = f"base-{stack.name}"
-        oci.write_layout(image, dist / tag, tag=tag)
+        oci.write_layout(image, dist / tag, tag=tag, todo=build.ELSEWHERE)
     return Report(
         stack=stack.name,
         tag=tag,

@@ -59,7 +59,7 @@ def _sbom(arguments: argparse.Namespace) -> int:
         found = make.inventory(folder, shop.constraints, cache=shop.cache, workers=shop.workers, progress=shop.progress)
         text = make.FORMATS[arguments.format].document(found)
     if arguments.output:
-        with atomic(arguments.output.absolute()) as out:
+        with atomic(arguments.output.absolute(), todo="choose another --output") as out:
             out.write(text)
         print(f"{arguments.output}  {len(found.components)} components of {found.digest}", file=sys.stderr)
     else:

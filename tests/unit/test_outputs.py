@@ -1,0 +1,42 @@
+"""A disk that refuses what a user asked for outside of the cache: the advice is about that place."""
+
+from pathlib import Path
+
+import pytest
+
+from support.published import image
+from verlstack import bundlefile, export, shell
+from verlstack.cache import Cache
+from verlstack.errors import StorageError
+from verlstack.progress import Silent
+from verlstack.workshop import Workshop
+
+
+@pytest.fixture
+def refused(tmp_path):
+    """A path in what is no folder: root is refused, too."""
+    (tmp_path / "file").touch()
+    return tmp_path / "file" / "out"
+
+
+def test_a_bundle(refused):
+    with pytest.raises(StorageError, match="cannot write") as e:
+        bundlefile.write(refused, {}, {}, epoch=0, progress=lambda _: None)
+    assert "choose another FILE" in e.value.todo
+
+
+def test_a_squashfs_is_refused_before_the_image_is_unpacked(refused, tmp_path, monkeypatch):
+    ran = []
+
+    def run(args, **_):
+        ran.append(Path(args[0]).name)
+        return shell.Result(args=(), returncode=0, stdout="mksquashfs version 0\n", stderr="")
+
+    monkeypatch.setattr("verlstack.unpacked.laid", lambda *_: pytest.fail("it was unpacked"))
+    shop = Workshop(
+        constraints=tmp_path, smoke_tests=tmp_path, cache=Cache(tmp_path), env={}, progress=Silent(), workers=1
+    )
+    with pytest.raises(StorageError, match="cannot write") as e:
+        export.export(image(tmp_path / "image"), refused, shop, run)
+    assert "choose another FILE" in e.value.todo
+    assert ran == ["mksquashfs"]  # for its version
