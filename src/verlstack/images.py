@@ -40,11 +40,12 @@ def find(text: str, dist: Path) -> Path | None:
     """The layout that a user means: a folder, a name in `dist`, or `sha256:…` of an image there; None if neither.
 
     Raises:
-        UsageError: a digest that no image in `dist` has.
+        UsageError: a digest that no image in `dist` has, or a part of one.
     """
     for folder in (Path(text), dist / text):
         if (folder / "oci-layout").is_file():
             return folder.absolute()
+    reference.check_whole(text)
     if not oci.DIGEST.fullmatch(text):
         return None
     if (found := of_digest(text, dist)) is None:

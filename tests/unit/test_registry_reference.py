@@ -13,6 +13,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from verlstack import images
 from verlstack.base import imagescan, reference
 from verlstack.errors import BaseImageError, UsageError
 
@@ -62,6 +63,19 @@ def test_a_reference_without_digest_is_refused(text):
 def test_nonsense_is_no_reference(text):
     with pytest.raises(UsageError):
         reference.parse(text)
+
+
+@pytest.mark.parametrize("text", ["sha256:2109205e94", "sha256:AB", DIGEST + "0"])
+def test_a_part_of_a_digest_is_no_tag_at_docker_hub(text, tmp_path):
+    for read in (
+        reference.parse,
+        lambda part: reference.parse(f"{part}@{DIGEST}"),
+        lambda part: images.find(part, tmp_path),
+        lambda part: images.remote(part, tmp_path, {}),
+    ):
+        with pytest.raises(UsageError, match="no whole digest") as e:
+            read(text)
+        assert e.value.todo == "give all 64 digits"
 
 
 @given(st.text(max_size=60))

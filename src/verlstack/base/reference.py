@@ -54,6 +54,7 @@ def parse(text: str) -> Reference:
     Raises:
         UsageError: no digest, or not a reference at all.
     """
+    check_whole(text.partition("@")[0])
     match = _REFERENCE.fullmatch(text)
     first, slash, rest = match["name"].partition("/") if match else ("", "", "")
     has_host = bool(slash) and ("." in first or ":" in first or first == "localhost")
@@ -70,6 +71,16 @@ def parse(text: str) -> Reference:
             todo=f"write {text}@sha256:…; `skopeo inspect docker://{text}` prints it",
         )
     return Reference(host=host, repository=repository, tag=match["tag"], digest=match["digest"])
+
+
+def check_whole(text: str) -> None:
+    """Refuse the first digits of a digest: as a reference they would be a tag of Docker Hub's `library/sha256`.
+
+    Raises:
+        UsageError: it is `sha256:` and fewer digits than a digest has, or more.
+    """
+    if re.fullmatch(r"sha256:[0-9a-fA-F]*", text) and len(text) != len(NO_DIGEST):
+        raise UsageError(f"{text!r} is no whole digest", todo="give all 64 digits")
 
 
 def place(text: str, *, insecure: bool) -> Reference:
