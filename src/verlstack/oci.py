@@ -250,7 +250,7 @@ def read_layout(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
         manifest = _document(folder, name)
         config = _document(folder, manifest["config"]["digest"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
-        raise _none(folder, e) from e
+        raise _none(folder) from e
     _check_manifest(manifest, folder)
     _check_config(config, len(manifest["layers"]), folder)
     return name, manifest, config
@@ -266,15 +266,15 @@ def tag_of(folder: Path) -> str:
     try:
         tag = str(_entry(folder)["annotations"]["org.opencontainers.image.ref.name"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
-        raise _none(folder, e) from e
+        raise _none(folder) from e
     if not _REF.fullmatch(tag):
         raise _damaged("the layout gives its image a name that no image has", folder)
     return tag
 
 
-def _none(folder: Path, e: Exception) -> UsageError:
-    what = f"no OCI layout with one image here: {type(e).__name__}"
-    return UsageError(what, where=str(folder), todo="run `make image` first")
+def _none(folder: Path) -> UsageError:
+    why = "its index.json leads to none, or to several" if (folder / "index.json").exists() else "nothing was built"
+    return UsageError(f"no OCI layout with one image here: {why}", where=str(folder), todo="run `make image` first")
 
 
 def _damaged(what: str, where: Path) -> LockError:
