@@ -121,6 +121,20 @@ def test_outside_a_checkout(tmp_path, capsys):
     assert str(tmp_path) in err
 
 
+@pytest.mark.parametrize("launcher", ["engine", "slurm"])
+def test_outside_a_checkout_a_stack_cannot_be_smoked(tmp_path, capsys, monkeypatch, launcher):
+    monkeypatch.setattr("verlstack.engine.Engine.connect", lambda env: None)
+    assert cli.main(["smoke", "cu121", "--launcher", launcher]) == UsageError.exit_code
+    err = capsys.readouterr().err
+    assert "'cu121' is no stack that was built" in err
+    assert "no constraints/stacks.toml here or above" in err
+    assert "run in a checkout, or pass --constraints; or see `verlstack build`" in err
+    (tmp_path / "constraints").mkdir()
+    stacks.write(tmp_path / "constraints")
+    assert cli.main(["smoke", "demo", "--launcher", launcher]) == UsageError.exit_code
+    assert "here or above" not in capsys.readouterr().err
+
+
 def test_an_unknown_stack(tmp_path, capsys):
     stacks.write(tmp_path)
     assert cli.main(["fetch", "dmeo", "--constraints", "."]) == UsageError.exit_code

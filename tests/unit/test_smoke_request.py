@@ -44,7 +44,7 @@ def test_gpus_get_more_shared_memory():
     [
         (Request(ranks=(1, 4), gpus=2), "4 ranks on 2 GPUs"),
         (Request(ranks=(2,), gpus=1), "2 ranks on 1 GPU:"),
-        (Request(gpus=ALL_GPUS, nodes=2), "do not spread over 2 nodes"),
+        (Request(gpus=ALL_GPUS, nodes=2), "several nodes is for --launcher slurm"),
         (Request(gpus=3, nodes=2), "do not spread over 2 nodes"),
         (Request(ranks=(1, 3), nodes=2), "no number of ranks is a multiple of 2"),
     ],

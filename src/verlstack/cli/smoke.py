@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +16,9 @@ from verlstack.cli.common import project, shown_progress
 from verlstack.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from verlstack.smoke.request import Request
     from verlstack.smoke.run import Verdict
 
 
@@ -68,13 +73,11 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 _MANY = 1024
+_STACK = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def _smoke(arguments: argparse.Namespace) -> int:
     """0: passed; 1: something failed, or could not be run."""
-    from verlstack.cache import Cache  # noqa: PLC0415
-    from verlstack.engine import Engine  # noqa: PLC0415
-    from verlstack.smoke import run  # noqa: PLC0415
     from verlstack.smoke.request import Request  # noqa: PLC0415
 
     request = Request(
@@ -86,23 +89,46 @@ def _smoke(arguments: argparse.Namespace) -> int:
         cannot=_cannot(arguments),
     )
     request.check(scheduled=arguments.launcher == "slurm")
+    with _stacks_wanted(arguments):
+        verdict = _run(arguments, request)
+    if arguments.record:
+        _record(arguments, verdict.folder)
+    _print(verdict, as_json=arguments.json)
+    return 0 if verdict.passed else 1
+
+
+def _run(arguments: argparse.Namespace, request: Request) -> Verdict:
+    from verlstack.cache import Cache  # noqa: PLC0415
+    from verlstack.engine import Engine  # noqa: PLC0415
+    from verlstack.smoke import run  # noqa: PLC0415
+
     report = (arguments.report or Path("smoke-report")).absolute()
     folder = _layout(arguments)
     cache = Cache.from_environment(os.environ)
     if arguments.launcher == "slurm":
         with cache.use(), shown_progress() as progress:
-            verdict = run.scheduled(arguments.image, folder, request, report, cache=cache, progress=progress, say=_say)
-    elif folder is None:
-        engine = Engine.connect(os.environ)
-        verdict = run.reference(arguments.image, request, report, engine=engine, say=_say)
-    else:
-        engine = Engine.connect(os.environ)
-        with cache.use(), shown_progress() as progress:
-            verdict = run.layout(folder, request, report, engine=engine, cache=cache, progress=progress, say=_say)
-    if arguments.record:
-        _record(arguments, report)
-    _print(verdict, as_json=arguments.json)
-    return 0 if verdict.passed else 1
+            return run.scheduled(arguments.image, folder, request, report, cache=cache, progress=progress, say=_say)
+    engine = Engine.connect(os.environ)
+    if folder is None:
+        return run.reference(arguments.image, request, report, engine=engine, say=_say)
+    with cache.use(), shown_progress() as progress:
+        return run.layout(folder, request, report, engine=engine, cache=cache, progress=progress, say=_say)
+
+
+@contextlib.contextmanager
+def _stacks_wanted(arguments: argparse.Namespace) -> Iterator[None]:
+    """Where a name like a stack's leads to no image, and no pins were found either, say that too."""
+    try:
+        yield
+    except UsageError as e:
+        if e.where or not _STACK.fullmatch(arguments.image):  # about a file, or a name that no stack has
+            raise
+        try:
+            project(arguments)
+        except UsageError as no_pins:
+            todo = f"{no_pins.todo}; or {e.todo}"
+            raise UsageError(f"{e.what}; {no_pins.what}", where=no_pins.where, todo=todo) from e
+        raise
 
 
 def _cannot(arguments: argparse.Namespace) -> tuple[str, ...] | None:

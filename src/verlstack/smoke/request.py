@@ -54,7 +54,12 @@ class Request:
             return
         if self.gpus == ALL_GPUS and scheduled:
             pass  # on each node all that the job has there
-        elif self.gpus == ALL_GPUS or self.gpus % self.nodes:
+        elif self.gpus == ALL_GPUS:
+            raise UsageError(
+                "`--gpus all` with several nodes is for --launcher slurm",
+                todo=f"give a number, a multiple of {self.nodes}: each node, a container here, gets its own",
+            )
+        elif self.gpus % self.nodes:
             raise UsageError(
                 f"the GPUs do not spread over {self.nodes} nodes",
                 todo=f"give --gpus as a multiple of {self.nodes}: each node gets its own",
