@@ -7,8 +7,13 @@ import pytest
 import yaml
 
 import support.smoke_report  # noqa: F401  puts the smoke tests on the path
-from verlstack.errors import UsageError
+from verlstack import shell
+from verlstack.cache import Cache
+from verlstack.errors import EngineError, UsageError
+from verlstack.progress import Silent
+from verlstack.smoke import run as smoke_run
 from verlstack.smoke import slurm
+from verlstack.smoke.request import Request
 
 # isort: split
 import launch
@@ -79,6 +84,43 @@ def test_the_first_name_is_read_off_a_list_without_scontrol(listed, first):
     (expression,) = re.findall(r"sed -E 's/(.*)/\\1\\3\\4/'", slurm._MEET)
     found = re.sub(expression, lambda m: "".join(m[n] or "" for n in (1, 3, 4)), listed)
     assert found == first
+
+
+# -- whether there is a Slurm
+
+
+def answer(status, stderr=""):
+    return lambda words, **_: shell.Result(args=words, returncode=status, stdout="", stderr=stderr)
+
+
+def test_a_slurm_that_answers():
+    slurm.check_reach({}, answer(0))
+
+
+def test_a_slurm_out_of_reach_says_what_sinfo_says():
+    with pytest.raises(EngineError, match="no Slurm answers here:\nsinfo: fatal: no source") as e:
+        slurm.check_reach({}, answer(1, "sinfo: fatal: no source\n"))
+    assert "login node" in e.value.todo
+
+
+def test_no_programs_of_slurm():
+    def missing(words, **_):
+        raise shell.ProgramMissingError("cannot run sinfo", where="sinfo")
+
+    with pytest.raises(EngineError, match="sinfo and srun are not installed"):
+        slurm.check_reach({}, missing)
+
+
+def test_without_a_slurm_nothing_is_unpacked(tmp_path, monkeypatch):
+    def refuse(env):
+        raise EngineError("no Slurm answers here")
+
+    monkeypatch.setattr(slurm, "check_reach", refuse)
+    monkeypatch.setattr(smoke_run, "unpacked", lambda *_: pytest.fail("it was unpacked"))
+    monkeypatch.setattr(smoke_run, "_known", lambda *_: "x")
+    with Cache(tmp_path / "cache").use() as cache, pytest.raises(EngineError, match="no Slurm"):
+        smoke_run.scheduled("x", tmp_path, Request(), tmp_path / "report", cache=cache, progress=Silent(), say=print)
+    assert not (tmp_path / "report").exists()
 
 
 # -- Kubernetes

@@ -137,16 +137,18 @@ def scheduled(
         say: called with each line of the tests' output.
 
     Raises:
-        ProgramMissingError: no srun here.
+        EngineError: no Slurm answers here.
         LockError, ProofError, StorageError, UsageError: as for `layout`.
     """
     request.check(scheduled=True)
     if folder is None:
         image = slurm.found(image)
+        slurm.check_reach(os.environ)
         environment = request.environment(image)
         with collect.own(report):
             return _verdict(image, request, report, _srun(image, request, report, environment, say))
     name = _known(folder, platform.machine())
+    slurm.check_reach(os.environ)
     with collect.own(report), unpacked(folder, cache, progress) as root:
         environment = {**root.environment, **request.environment(name)}
         return _verdict(name, request, report, _srun(str(root.folder), request, report, environment, say))

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from verlstack import shell, told
 from verlstack.compose import SMOKE_ROOT
-from verlstack.errors import UsageError
+from verlstack.errors import EngineError, UsageError
 from verlstack.smoke.request import PYTHON
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+_ANSWER = 60.0  # seconds; a busy controller takes some, and Slurm's programs themselves give up before
 _REPORT = "/mnt"  # where the report's folder is seen inside: a folder that every base has
 # What an unpacked image needs of its environment; engines take it from the image's config, which a folder has not.
 ENVIRONMENT = {
@@ -145,6 +146,25 @@ def script(words: Sequence[str], nodes: int, report: Path, *, gpus: int, minutes
     lines = ["#!/bin/sh", *(f"#SBATCH {option}" for option in ("--job-name=verl-smoke", *wanted)), note]
     lines += ["set -eu", f"mkdir -p {shlex.quote(str(report))}", f"exec {shlex.join(words)}"]
     return "\n".join(lines) + "\n"
+
+
+def check_reach(env: Mapping[str, str], start: Callable[..., shell.Result] = shell.run) -> None:
+    """See that a Slurm answers, before minutes go into an image that it would run.
+
+    Args:
+        env: as for srun.
+        start: starts a program.
+
+    Raises:
+        EngineError: none does, or srun is not installed here.
+    """
+    todo = "run on a login node of the cluster, or within a job; SLURM_CONF names a configuration elsewhere"
+    try:
+        done = start(("sinfo", "--noheader"), env=env, timeout=_ANSWER)
+    except shell.ProgramMissingError as e:
+        raise EngineError("Slurm's programs sinfo and srun are not installed here", where=e.where, todo=todo) from e
+    if done.returncode:
+        raise EngineError(f"no Slurm answers here:\n{done.tail}", where="sinfo", todo=todo)
 
 
 def run(words: Sequence[str], folder: Path, env: Mapping[str, str], say: Callable[[str], object]) -> int:
