@@ -90,8 +90,10 @@ def laid(layout: Path, cache: Cache, progress: Progress) -> Iterator[tuple[Path,
         UsageError: there is no image in the layout.
     """
     _, manifest, config = oci.read_layout(layout)
-    with tempfile.TemporaryDirectory(prefix="root-", dir=cache.tmp, ignore_cleanup_errors=True) as name:
-        root = Path(name)
+    with (
+        tempfile.TemporaryDirectory(prefix="root-", dir=cache.tmp, ignore_cleanup_errors=True) as name,
+        _removable(root := Path(name), progress),
+    ):
         root.chmod(0o755)
         progress.start("unpack", sum(x["size"] for x in manifest["layers"]))
         with storage_errors(root):
@@ -104,10 +106,19 @@ def laid(layout: Path, cache: Cache, progress: Progress) -> Iterator[tuple[Path,
                 unpack.lay(path, entry["mediaType"], root)
                 progress.advance("unpack", entry["size"])
         progress.finish("unpack", f"{len(manifest['layers'])} layers")
-        try:
-            yield root, config
-        finally:
-            _make_removable(root)
+        yield root, config
+
+
+@contextlib.contextmanager
+def _removable(root: Path, progress: Progress) -> Iterator[None]:
+    """Make what lies below `root` removable in the end, and tell who interrupts why it takes its time."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        progress.say("stopping; removing the unpacked image")
+        raise
+    finally:
+        _make_removable(root)
 
 
 def _make_places(root: Path) -> None:

@@ -221,6 +221,30 @@ def test_a_report_is_looked_for_in_the_image_alone(tmp_path, monkeypatch):
     assert files(tmp_path / "report") == set()
 
 
+class Heard(Silent):
+    def __init__(self, folder):
+        self.folder, self.said = folder, []
+
+    def say(self, line):
+        self.said.append((line, any(self.folder.iterdir())))
+
+
+@pytest.mark.parametrize("during", ["the run", "the unpacking"])
+def test_an_interrupt_is_told_before_the_image_is_removed(tmp_path, monkeypatch, during):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    image = layouts.write(tmp_path / "image", {"a": b""})
+    if during == "the unpacking":
+        monkeypatch.setattr("verlstack.unpack.lay", stop)
+    with Cache(tmp_path / "cache").use() as cache:
+        heard = Heard(cache.tmp)
+        with pytest.raises(KeyboardInterrupt), unpacked.unpacked(image, cache, heard):
+            stop()
+        assert heard.said == [("stopping; removing the unpacked image", True)]
+        assert list(cache.tmp.iterdir()) == []
+
+
 def test_an_image_that_sets_nothing_and_has_links_where_others_have_folders(tmp_path):
     (tmp_path / "outside").mkdir()
     links = dict.fromkeys(("dev", "proc"), f"-> {tmp_path}/outside")
