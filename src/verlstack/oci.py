@@ -273,7 +273,7 @@ def tag_of(folder: Path) -> str:
 
 
 def _none(folder: Path) -> UsageError:
-    why = "its index.json leads to none, or to several" if (folder / "index.json").exists() else "nothing was built"
+    why = "its index.json names none, or several" if (folder / "index.json").exists() else "nothing was built"
     return UsageError(f"no OCI layout with one image here: {why}", where=str(folder), todo="run `make image` first")
 
 

@@ -296,7 +296,7 @@ def test_no_layout(tmp_path, index):
     with pytest.raises(UsageError, match="no OCI layout with one image here") as e:
         oci.read_layout(tmp_path)
     assert (e.value.where, "make image" in e.value.todo) == (str(tmp_path), True)
-    assert e.value.what.endswith("nothing was built" if index is None else "leads to none, or to several")
+    assert e.value.what.endswith("nothing was built" if index is None else "names none, or several")
 
 
 @pytest.mark.parametrize("document", [b"[]", b"3", b"{", b"{}", b'{"config": {}}', b'{"config": 3}'])
