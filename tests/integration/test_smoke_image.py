@@ -178,7 +178,7 @@ def test_an_image_that_is_broken_leaves_a_clear_word(env, client, tmp_path, pack
     finally:
         client.images.remove("verlstack-test-broken:1", force=True)
     assert done.returncode != 0
-    assert f"this environment has no {package}" in done.stderr or f"this image has no {package}" in done.stdout
+    assert f"this environment has no {package}" in done.stderr or f"this image has no {package}" in done.stderr
     if package == "torch":
         assert "Traceback" not in done.stderr
 
