@@ -60,8 +60,7 @@ def origin(tmp_path_factory: pytest.TempPathFactory, build_tools: dict[str, Path
         stack = Tiny(root=root, cache=root / "cache", base=f"registry:{base}", index=index)
         stack.run("lock")
         yield stack
-    registry.server.shutdown()
-    registry.server.server_close()
+    registry.close()
 
 
 @pytest.fixture

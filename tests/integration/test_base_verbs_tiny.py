@@ -28,8 +28,7 @@ def unfit():
     """A reference to an image in which nothing can be compiled."""
     registry = Fake()
     yield registry.image([(layouts.GZIP, layouts.tarball({"etc/os-release": b"ID=debian\n"}))])
-    registry.server.shutdown()
-    registry.server.server_close()
+    registry.close()
 
 
 def files(tiny):

@@ -246,8 +246,7 @@ def test_from_a_wheelhouse_which_does_not_change_the_image(pinned):
     assert registry.requests == []
     report, line = build(stack)
     assert (report["digest"], line) == (complete["digest"], None)
-    registry.server.shutdown()
-    registry.server.server_close()
+    registry.close()
 
 
 def test_fetch_brings_the_wheel_for_a_machine_without_network(pinned):

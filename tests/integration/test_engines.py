@@ -36,8 +36,7 @@ def runnable(origin, tmp_path_factory):
     stack.base = f"registry:{base}"
     stack.run("build")
     yield stack
-    registry.server.shutdown()
-    registry.server.server_close()
+    registry.close()
 
 
 def prove(stack, env):

@@ -28,10 +28,8 @@ OTHER = hashlib.sha256(WRONG).hexdigest()
 
 @pytest.fixture
 def registry():
-    one = Fake()
-    yield one
-    one.server.shutdown()
-    one.server.server_close()
+    with Fake() as one:
+        yield one
 
 
 @pytest.fixture

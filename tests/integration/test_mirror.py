@@ -25,8 +25,7 @@ def fakes():
     made = [Writable(), Writable()]
     yield made
     for one in made:
-        one.server.shutdown()
-        one.server.server_close()
+        one.close()
 
 
 @pytest.fixture

@@ -49,10 +49,8 @@ def secure(program, tmp_path):
 
 @pytest.fixture
 def fake():
-    one = Writable()
-    yield one
-    one.server.shutdown()
-    one.server.server_close()
+    with Writable() as one:
+        yield one
 
 
 @pytest.fixture

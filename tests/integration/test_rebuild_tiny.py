@@ -76,8 +76,7 @@ def test_an_image_in_a_registry(built, tmp_path):
         assert reproduce(built, f"{host}/team/base@{altered.sha(registry.blobs['latest'])}", code=0)
         assert reproduce(built, f"{host}/team/base:latest", code=0)["digest"].startswith("sha256:")
     finally:
-        registry.server.shutdown()
-        registry.server.server_close()
+        registry.close()
 
 
 def test_each_difference_is_found_and_explained(built):

@@ -16,10 +16,8 @@ FAST = layer.Compression(level=1, window_log=20, long_distance=False, library="1
 
 @pytest.fixture
 def fake():
-    one = Fake()
-    yield one
-    one.server.shutdown()
-    one.server.server_close()
+    with Fake() as one:
+        yield one
 
 
 GOOD = [
@@ -122,8 +120,7 @@ def test_another_host_gets_no_authorization(fake, get):
     get(ref)
     assert other.requests
     assert not any("Authorization" in headers for _, headers in other.requests)
-    other.server.shutdown()
-    other.server.server_close()
+    other.close()
 
 
 def test_a_registry_that_recovers(fake, get, naps):

@@ -17,10 +17,8 @@ ENV = {"HOME": "/nonexistent"}
 
 @pytest.fixture
 def fake():
-    registry = Fake()
-    yield registry
-    registry.server.shutdown()
-    registry.server.server_close()
+    with Fake() as registry:
+        yield registry
 
 
 def offer(fake, folder, *layers):

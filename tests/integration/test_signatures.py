@@ -196,10 +196,8 @@ def test_a_signature_moved_to_another_image(image, cosign, verlstack, tmp_path):
 
 @pytest.fixture
 def fake():
-    one = Writable()
-    yield one
-    one.server.shutdown()
-    one.server.server_close()
+    with Writable() as one:
+        yield one
 
 
 def test_somebody_who_signs_meanwhile_is_not_overwritten(fake, verlstack, tmp_path):

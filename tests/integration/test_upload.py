@@ -18,10 +18,8 @@ BIG = hashlib.shake_128(b"blob").digest(9 << 20)
 
 @pytest.fixture
 def fake():
-    one = Writable()
-    yield one
-    one.server.shutdown()
-    one.server.server_close()
+    with Writable() as one:
+        yield one
 
 
 @pytest.fixture
@@ -170,8 +168,7 @@ def test_uploads_do_not_go_where_the_registry_is_not_trusted(fake, writer, blob)
     other.uploads["u1"] = bytearray()
     assert writer().push_blob(sha(BIG), blob) == "pushed"
     assert not any("Authorization" in headers for _, headers in other.requests)
-    other.server.shutdown()
-    other.server.server_close()
+    other.close()
 
 
 def test_one_token_for_the_whole_push(fake, writer, blob):

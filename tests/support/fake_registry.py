@@ -101,6 +101,16 @@ class Fake:
         self.url = f"http://{self.host}"
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+
     def put(self, data):
         data = data if isinstance(data, bytes) else json.dumps(data).encode()
         self.blobs[sha(data)] = data
