@@ -62,7 +62,7 @@ def mirror():
 @pytest.fixture(scope="module")
 def world(tmp_path_factory, mirror):
     """An engine, a cache, and a bootstrapped base that has apt."""
-    engine = engines.docker()
+    engine = engines.docker(start=True)
     if not shutil.which("mmdebstrap"):
         pytest.skip("needs mmdebstrap (make host-tools)")
     if buildkit.check(os.environ | engine).network != "host":

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from support import sizes
+from support import engines, sizes
 from verlstack import layer
 from verlstack.base import aptsources
 from verlstack.cache import Cache
@@ -148,18 +148,12 @@ def test_nothing_of_this_machine_is_in_the_image(layout):
 
 @pytest.fixture(scope="module")
 def engine():
-    """A real Docker engine, brought up from Debian's packages, and taken down again."""
-    if os.geteuid() != 0:
-        pytest.skip("starting an engine needs root")
-    script = ROOT / "docker" / "engine.sh"
-    subprocess.run([script, "start"], check=True)
-    out = subprocess.run([script, "env"], check=True, capture_output=True, text=True).stdout
-    yield dict(re.findall(r"""export (\w+)=['"]?([^'"\n]*)""", out))
-    subprocess.run([script, "stop"], check=True)
+    """A real Docker engine, brought up from Debian's packages where none runs."""
+    return engines.docker(start=True)
 
 
 @pytest.mark.engine
 def test_a_real_engine_loads_and_runs_it(first, engine):
-    env = os.environ | {k: v for k, v in engine.items() if k.startswith("DOCKER")}
+    env = os.environ | engine
     lines = json.loads(verlstack("prove", STACK, "--json", env=env, cwd=ROOT))["printed"]
     assert lines == [f"uid 0: {PRINTS}", f"uid 54321: {PRINTS}"]
