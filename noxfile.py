@@ -7,6 +7,7 @@ import sys
 import nox
 
 PYTHON = sys.executable  # .venv's own, whatever PATH says
+COVERED = (PYTHON, "-m", "coverage", "run", "-m", "pytest", "-n", "auto")
 
 nox.options.sessions = ["lint", "types", "unit", "integration"]
 nox.options.default_venv_backend = "none"  # the tools are already installed, exact and hash-checked
@@ -29,17 +30,15 @@ def types(session: nox.Session) -> None:
 def unit(session: nox.Session) -> None:
     """No network, no engine, no other program; about a minute."""
     session.run(PYTHON, "-m", "coverage", "erase")
-    session.run(
-        PYTHON, "-m", "coverage", "run", "-m", "pytest", "tests/unit", "tests/policy", "tests/doctor", *session.posargs
-    )
+    folders = ["tests/unit", "tests/policy", "tests/doctor"]
+    session.run(*COVERED, "--dist", "worksteal", *folders, *session.posargs)
 
 
 @nox.session
 def integration(session: nox.Session) -> None:
     """Real programs and local misbehaving servers, on a small synthetic stack; then the coverage of unit and this."""
-    session.run(
-        PYTHON, "-m", "coverage", "run", "-m", "pytest", "tests/integration", "-m", "not full", *session.posargs
-    )
+    # loadfile: what a module has started (a registry, Podman) serves all of its tests.
+    session.run(*COVERED, "--dist", "loadfile", "tests/integration", "-m", "not full", *session.posargs)
     session.run(PYTHON, "-m", "coverage", "combine", "--quiet")
     session.run(PYTHON, "-m", "coverage", "report", "--fail-under=90")
 

@@ -61,7 +61,6 @@ def test_the_files_of_a_report_arrive(tmp_path):
         special("r/smoke.txt", tarfile.FIFOTYPE),
         special("r/smoke.txt", tarfile.CHRTYPE),
     ],
-    ids=str,
 )
 def test_anything_else_is_left_out(tmp_path, member):
     inside = tmp_path / "report"
