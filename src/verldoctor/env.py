@@ -6,12 +6,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from verldoctor import envabi, envdists, envnames, envpaths
+from verldoctor import envabi, envdists, envnames, envpaths, stackfile
 from verldoctor.bounded import Unreadable
 from verldoctor.dump import parse_table, read_dump, texts
 from verldoctor.finding import Finding, found
 from verldoctor.installed import Distribution, distributions, normal, search_path, torch_build
-from verldoctor.stackfile import ELSEWHERE, PLACE
 from verldoctor.text import safe
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def _live(context: Context) -> Iterator[Finding]:
     taken = envdists.first_of(dists)
     torch = taken["torch"].version if "torch" in taken else ""
     if context.image and context.image.problem:
-        yield found("env", "ENV-STACK-FILE", safe(context.env.get(ELSEWHERE) or PLACE), measured=context.image.problem)
+        yield found("env", "ENV-STACK-FILE", stackfile.subject(context.env), measured=context.image.problem)
     yield from envpaths.judge(context.env, torch, here=True, image=context.image)
     yield from envpaths.user_site(dists, context.env)
     if not context.image and not any(name in taken for name in _STACK):

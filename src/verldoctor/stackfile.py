@@ -1,4 +1,4 @@
-"""Reads what a verlstack image says of itself in a file; nobody inside a container can see the image's labels."""
+"""Reads what a verlstack image says of itself in its environment; nobody inside a container can see its labels."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from verldoctor.text import safe
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PLACE = Path("/opt/verlstack/stack.json")
-ELSEWHERE = "VERLSTACK_STACK"  # for a site-packages or an image's tree that is looked at from outside
+VARIABLE = "VERLSTACK_STACK"  # the JSON itself; or the name of a file that holds it, for a tree looked at from outside
 _FORMAT = 1
-_BYTES = 1_000_000  # a stack of 256 packages takes 8 kB
+_BYTES = 1_000_000  # of a file; a stack of 256 packages takes 8 kB
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class Image:
         pins: package, normalised, to the version in the lock.
         left_out: packages, normalised, of the pins that are not in this image.
         environment: variables that the stack sets.
-        problem: why the file cannot be used; "" if it can.
+        problem: why it cannot be used; "" if it can.
     """
 
     name: str = ""
@@ -47,15 +46,13 @@ class Image:
         return {name: version for name, version in self.pins.items() if name not in self.left_out}
 
 
-def read(env: Mapping[str, str], place: Path = PLACE) -> Image | None:
-    """The file that $VERLSTACK_STACK names, else the image's own; None where there is none."""
-    named = env.get(ELSEWHERE, "")
-    path = Path(named) if named else place
+def read(env: Mapping[str, str]) -> Image | None:
+    """What $VERLSTACK_STACK says, or the file that it names; None where it is not set."""
+    said = env.get(VARIABLE, "")
+    if not said:
+        return None
     try:
-        with path.open("rb") as stream:
-            table = json.loads(stream.read(_BYTES))
-    except FileNotFoundError as error:
-        return Image(problem=safe(error.strerror)) if named else None
+        table = json.loads(said if said.startswith("{") else _file(Path(said)))
     except (OSError, ValueError, RecursionError) as error:  # ValueError: no JSON, not UTF-8, or a NUL in the name
         return Image(problem=safe(getattr(error, "strerror", None) or f"not JSON: {error}", 120))
     if not isinstance(table, dict) or table.get("format") != _FORMAT:
@@ -68,6 +65,17 @@ def read(env: Mapping[str, str], place: Path = PLACE) -> Image | None:
         environment=_texts(table.get("environment")),
         **words,
     )
+
+
+def _file(path: Path) -> bytes:
+    with path.open("rb") as stream:
+        return stream.read(_BYTES)
+
+
+def subject(env: Mapping[str, str]) -> str:
+    """What a finding about it is about: the file that the variable names, else the variable."""
+    said = env.get(VARIABLE, "")
+    return VARIABLE if said.startswith("{") else safe(said)
 
 
 def _texts(value: Any) -> dict[str, str]:

@@ -7,7 +7,7 @@ import struct
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -18,6 +18,9 @@ from verldoctor.context import Context
 from verldoctor.finding import Finding, rules
 from verldoctor.installed import distributions, torch_build
 from verldoctor.stackfile import Image
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PINS = {"torch": "2.3.1", "transformers": "4.41.2", "verl": "0.2.0.post2"}
 IMAGE = Image(name="cu121", cuda="12.1", python="", pins={**PINS, "flash-attn": "2.5.9.post1"})
@@ -113,29 +116,62 @@ def test_the_switch_of_torch_compile_is_what_the_image_sets() -> None:
         assert codes(envpaths.judge({}, torch, here=False, image=image)) == expected
 
 
-def test_what_the_image_says_of_itself_is_compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+SAID = {"format": 1, "stack": "cu121", "cuda": "12.1", "pins": {**PINS, "Flash_Attn": "2.5.9.post1"}}
+SAID |= {"left_out": ["apex"], "environment": {"TORCH_COMPILE_DISABLE": "1"}}
+
+
+@pytest.fixture(params=["in the variable", "in a file"])
+def live(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], list[str]]:
+    """A function: the codes of `env` on this Python, where the image says such a text of itself."""
     place, file = site(tmp_path / "site"), tmp_path / "stack.json"
     monkeypatch.setattr(env, "search_path", lambda: [place])
-    told = {"format": 1, "stack": "cu121", "cuda": "12.1", "pins": {**PINS, "Flash_Attn": "2.6.3"}}
-    told |= {"left_out": ["apex"], "environment": {"TORCH_COMPILE_DISABLE": "1"}}
-    variables = {"VERLSTACK_STACK": str(file), "TORCH_COMPILE_DISABLE": "1"}
 
-    def live() -> list[str]:
-        return codes(env.check([], Context(env=variables, image=stackfile.read(variables))))
+    def judged(text: str) -> list[str]:
+        file.write_text(text)
+        said = text if request.param == "in the variable" and text.startswith("{") else str(file)
+        variables = {"VERLSTACK_STACK": said, "TORCH_COMPILE_DISABLE": "1"}
+        found = env.check([], Context(env=variables, image=stackfile.read(variables)))
+        assert all(f.subject in (str(file), "VERLSTACK_STACK") for f in found if f.code == "ENV-STACK-FILE")
+        return codes(found)
 
-    file.write_text(json.dumps(told))
-    assert live() == ["ENV-PIN"]  # flash-attn is 2.5.9.post1
-    told["pins"] = {**PINS, "apex": "1.0"}
-    file.write_text(json.dumps(told))
-    assert live() == []
-    for broken in ("", "[]", "{}", '{"format": 2}', "[" * 100_000, "\0", '{"format": '):
-        file.write_text(broken)
-        assert live() == ["ENV-STACK-FILE"]
-    file.write_text('{"format": 1, "pins": [], "left_out": 7, "environment": {"A": 1}, "cuda": 12}')
-    assert live() == []
-    file.unlink()
-    assert live() == ["ENV-STACK-FILE"]
-    assert stackfile.read({}, file) is None
+    return judged
+
+
+def test_what_the_image_says_of_itself_is_compared(live: Callable[[str], list[str]]) -> None:
+    assert live(json.dumps(SAID)) == []
+    assert live(json.dumps({**SAID, "pins": {**PINS, "Flash_Attn": "2.6.3"}})) == ["ENV-PIN"]
+    assert live(json.dumps({**SAID, "pins": {**PINS, "apex": "1.0"}})) == []  # left out
+    assert live(json.dumps({**SAID, "pins": {**PINS, "numpy": "1.0"}})) == ["ENV-MISSING"]
+
+
+@pytest.mark.parametrize(
+    "broken", ["", "[]", "{}", '{"format": 2}', "[" * 100_000, '{"a":' * 30_000, "{", '{"format": '],
+    ids=lambda text: repr(text[:12]),
+)  # fmt: skip
+def test_what_it_says_in_no_form_that_is_known_is_a_finding(live: Callable[[str], list[str]], broken: str) -> None:
+    assert live(broken) == ["ENV-STACK-FILE"]
+
+
+def test_parts_of_another_type_count_as_absent(live: Callable[[str], list[str]]) -> None:
+    assert live('{"format": 1, "pins": [], "left_out": 7, "environment": {"A": 1}, "cuda": 12}') == []
+
+
+def test_an_image_that_says_nothing_or_names_no_file(tmp_path: Path) -> None:
+    assert stackfile.read({}) is None
+    assert stackfile.read({"VERLSTACK_STACK": ""}) is None
+    for name in (str(tmp_path / "none"), str(tmp_path), "a\0b"):
+        read = stackfile.read({"VERLSTACK_STACK": name})
+        assert read is not None
+        assert read.problem
+        assert stackfile.subject({"VERLSTACK_STACK": name}) == name.replace("\0", "\\x00")
+
+
+def test_an_environment_that_is_no_utf8_is_no_traceback() -> None:
+    bad = b'{"format": 1, "stack": "\xff", "pins": {"torch\xff": "\xff"}}'.decode(errors="surrogateescape")
+    read = stackfile.read({"VERLSTACK_STACK": bad})
+    assert read is not None
+    assert [f.code for f in envdists.judge([], read)] == ["ENV-MISSING"]
+    assert all(f.subject.isascii() and f.right.isascii() for f in envdists.judge([], read))
 
 
 def test_pairs_that_work_are_silent(tmp_path: Path) -> None:
