@@ -242,7 +242,7 @@ RUN /run/docker/wheels.sh ""
 # ---- The image
 
 FROM base AS runtime
-ARG TORCH_COMPILE_DISABLE NVIDIA_REQUIRE_CUDA
+ARG TORCH_COMPILE_DISABLE NVIDIA_REQUIRE_CUDA VERLSTACK_STACK
 ENV VIRTUAL_ENV=/opt/verl \
     USER=verl \
     HOME=/tmp \
@@ -254,7 +254,8 @@ ENV VIRTUAL_ENV=/opt/verl \
     NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \
     TORCH_COMPILE_DISABLE=${TORCH_COMPILE_DISABLE} \
-    NVIDIA_REQUIRE_CUDA=${NVIDIA_REQUIRE_CUDA}
+    NVIDIA_REQUIRE_CUDA=${NVIDIA_REQUIRE_CUDA} \
+    VERLSTACK_STACK=${VERLSTACK_STACK}
 COPY --link --from=layer-torch /out/ /
 COPY --link --from=layer-nvidia-cudnn-cu12 /out/ /
 COPY --link --from=layer-nvidia-cublas-cu12 /out/ /

@@ -6,6 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+from verlstack import stackvariable
 from verlstack.errors import LockError
 from verlstack.extension import key
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from verlstack.download import Artifact
+    from verlstack.extension.pin import Extension
     from verlstack.lockfile import Lock
     from verlstack.pins import Stack
 
@@ -74,9 +76,7 @@ def render(stack: Stack, lock: Lock, *, uv: str, torch: Sequence[str]) -> str:
         uv: its requirement line.
         torch: the packages among which an extension is compiled: torch and all it needs.
     """
-    # As in `verlstack build`, tag and label tell what the image has. Here that is known from the lock: without a pinned
-    # wheel there is none, and a pinned one that cannot be had stops the bake (its argument names its hash).
-    lacks = None if lock.compiled and lock.compiled.wheel else stack.flash_attn
+    lacks = _lacks(stack, lock)
     labels = {"dev.verlstack.stack": stack.name, "dev.verlstack.lock": f"sha256:{lock.digest}"}
     value = {
         "lock": f"sha256:{lock.digest}",
@@ -88,6 +88,15 @@ def render(stack: Stack, lock: Lock, *, uv: str, torch: Sequence[str]) -> str:
         "labels": labels | ({LEFT_OUT: lacks.project} if lacks else {}),
     }
     return json.dumps({"variable": {VARIABLE: {"default": value}}}, indent=1, sort_keys=True) + "\n"
+
+
+def _lacks(stack: Stack, lock: Lock) -> Extension | None:
+    """What the image goes without.
+
+    As in `verlstack build`, tag, label and variable tell it. Here it is known from the lock: without a pinned wheel
+    there is none, and a pinned one that cannot be had stops the bake (its argument names its hash).
+    """
+    return None if lock.compiled and lock.compiled.wheel else stack.flash_attn
 
 
 def _contexts(stack: Stack) -> dict[str, str]:
@@ -110,7 +119,8 @@ def _arguments(stack: Stack, lock: Lock, uv: str, torch: Sequence[str]) -> dict[
         "SDISTS": _requirements(built.source for built in lock.built if built is not verl),
         "VERL_WHEEL_SHA256": verl.wheel_sha256,
         "VERL_STRIP": " ".join(stack.verl.strip),
-        **{name: value for name, value in stack.environment if name in FROM_LOCK},
+        **{name: value for name, value in stack.environment if name in stackvariable.OWN},
+        stackvariable.NAME: stackvariable.value(stack, lock, complete=_lacks(stack, lock) is None),
         **{argument(x.name): "\n".join(lines[p] for p in x.packages) for x in lock.layers if x.packages},
     }
     if compiled := lock.compiled:
@@ -125,7 +135,7 @@ def _arguments(stack: Stack, lock: Lock, uv: str, torch: Sequence[str]) -> dict[
     return arguments
 
 
-FROM_LOCK = ("TORCH_COMPILE_DISABLE", "NVIDIA_REQUIRE_CUDA")  # the environment that differs from stack to stack
+FROM_LOCK = (*stackvariable.OWN, stackvariable.NAME)  # variables of the image that are arguments of the Dockerfile
 
 
 def argument(layer: str) -> str:

@@ -7,7 +7,7 @@ from concurrent import futures
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from verlstack import compose, layer, oci, store
+from verlstack import compose, layer, oci, stackvariable, store
 from verlstack import lock as locking
 from verlstack.base import bases, python_tree
 from verlstack.cache import atomic, sha256_file
@@ -233,6 +233,7 @@ def _is_sound(path: Path, sha256: str) -> bool:
 
 def _image(stack: Stack, lock: Lock, base: Base, layers: Sequence[Finished], *, fast: bool, complete: bool) -> Image:
     env = dict(base.env) | dict(stack.environment)
+    env[stackvariable.NAME] = stackvariable.value(stack, lock, complete=complete)
     named = [NamedBlob(name=f"base {base.reference}", blob=blob) for blob in base.layers]
     named += [NamedBlob(name=x.name, blob=x.blob) for x in layers]
     return Image(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from verlstack.extension.pin import Extension
 
-FORMAT = 1  # the image format this code writes
+FORMAT = 2  # the image format this code writes
 _STACK_KEYS = (
     *("title", "python", "cuda", "platform", "registry_base", "requires", "verl", "build_tools", "environment"),
     *("flash_attn", "dockerfile", "leave_out", "cannot"),

@@ -16,7 +16,7 @@ GONE = object()  # as a value: remove the key
 
 DOCUMENT: dict[str, Any] = {
     "image": {
-        "format": 1,
+        "format": 2,
         "epoch": 1_741_046_400,
         "compression": {"level": 3, "window_log": 20, "long_distance": True, "library": LIBRARY, "fast_level": -3},
         "environment": {

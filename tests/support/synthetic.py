@@ -20,7 +20,7 @@ CONSTRAINTS = Path(__file__).parents[2] / "constraints"
 
 STACKS = """
 [image]
-format = 1
+format = 2
 epoch = 1700000000
 
 [image.compression]

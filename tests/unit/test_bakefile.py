@@ -34,7 +34,12 @@ def a_lock(compiled=None):
         epoch=5,
         compression=Compression(level=3, window_log=20, long_distance=True, library="1.5.7"),
         registry_base=None,
-        wheels=(artifact("torch", "2.3.1", "1"), artifact("six", "1.0", "2"), artifact("numpy", "1.26", "3")),
+        wheels=(
+            artifact("torch", "2.3.1", "1"),
+            artifact("six", "1.0", "2"),
+            artifact("numpy", "1.26", "3"),
+            artifact("ray", "2.60", "e"),
+        ),
         built=(
             Built(source=artifact("antlr", "4.9", "4"), wheel="antlr.whl", wheel_sha256="5" * 64),
             Built(source=artifact("verl", "0.2", "6"), wheel="verl.whl", wheel_sha256="7" * 64),

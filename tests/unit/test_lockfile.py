@@ -13,6 +13,7 @@ from verlstack.download import Artifact
 from verlstack.errors import LockError, StorageError, UsageError
 from verlstack.layer import Compression
 from verlstack.lockfile import Built, Compiled, Layer, Lock, checksum, render, render_requirements
+from verlstack.pins import FORMAT
 
 PINS = "1" * 64
 STACK = types.SimpleNamespace(name="demo", checksum=PINS)
@@ -231,8 +232,8 @@ def test_a_checkout_with_other_line_ends_is_the_same_lock(tmp_path):
 
 
 def test_of_another_format(tmp_path):
-    reseal(*write(tmp_path), "format = 1", "format = 2")
-    refused(tmp_path, "the lock is for image format 2, not 1")
+    reseal(*write(tmp_path), f"format = {FORMAT}", "format = 99")
+    refused(tmp_path, f"the lock is for image format 99, not {FORMAT}")
 
 
 def test_of_another_stack(tmp_path):

@@ -173,7 +173,7 @@ WRONG = {
     "environment is a list": (bent(image__environment=[]), r"environment = \[\] is no dict"),
     "no image": (bent(image=GONE), "image must be given"),
     "no format": (bent(image__format=GONE), "format must be given as int"),
-    "other format": (bent(image__format=2), r"image\.format = 2, but this verlstack writes format 1"),
+    "other format": (bent(image__format=99), rf"image\.format = 99, but this verlstack writes format {pins.FORMAT}"),
     "format is true": (bent(image__format=True), "format = True is no int"),
     "no epoch": (bent(image__epoch=GONE), "epoch must be given"),
     "epoch is a float": (bent(image__epoch=1.5), r"epoch = 1\.5 is no int"),

@@ -13,6 +13,7 @@ from support.signatures import DIGEST, OTHER
 from verlstack import attest, provenance
 from verlstack.errors import UsageError
 from verlstack.lockfile import Compiled
+from verlstack.pins import FORMAT
 from verlstack.sbom import contents
 from verlstack.sbom.inventory import take
 
@@ -53,7 +54,7 @@ def test_it_says_what_was_asked_for_and_nothing_that_it_does_not_know(predicate)
     made = predicate()
     asked = made["buildDefinition"]["externalParameters"]
     assert (asked["lock"], asked["stack"]) == (f"sha256:{'d' * 64}", "tiny")
-    assert made["buildDefinition"]["internalParameters"]["format"] == 1
+    assert made["buildDefinition"]["internalParameters"]["format"] == FORMAT
     assert made["runDetails"] == {"builder": {"id": "https://verlstack.dev/builder/unnamed"}}
     assert predicate() == made
     run = provenance.told("https://ci.invalid/b", "run-7", "2026-11-30T12:00:00+01:00")
