@@ -237,6 +237,8 @@ RUN --mount=type=bind,from=verl,source=out,target=/run/built --mount=type=secret
 
 FROM installer AS layer-smoke
 COPY smoke_tests/ /out/opt/verlstack/smoke_tests/
+COPY src/verldoctor/ /out/opt/verlstack/verldoctor/
+COPY --chmod=0755 src/verldoctor/launcher.py /out/opt/verl/bin/verldoctor
 RUN /run/docker/wheels.sh ""
 
 # ---- The image

@@ -48,7 +48,8 @@ class Pair:
 def ours(stack: str, pin: str, work: Path) -> tuple[Pair, int]:
     """Build, bump, build, in a copy of the pins; the images, and the stored bytes of the layers that changed."""
     shutil.copytree(REPOSITORY / "constraints", work / "constraints")
-    (work / "smoke_tests").symlink_to(REPOSITORY / "smoke_tests")
+    for name in ("smoke_tests", "src"):
+        (work / name).symlink_to(REPOSITORY / name)
     tool = [sys.executable, "-m", "verlstack"]
     where = ["--constraints", str(work / "constraints")]
 

@@ -1,4 +1,4 @@
-"""`verlstack build`, lock → image: base, interpreter, wheels, verl and smoke tests as one OCI layout."""
+"""`verlstack build`, lock → image: base, interpreter, wheels, verl, smoke tests and verldoctor as one OCI layout."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def build(
     compression.check_library()
     python = shop.find_interpreter(stack.python)
     settings = shop.settings(stack, python, compression)
-    jobs = compose.wheel_jobs(lock, settings, shop.cache, compose.smoke_entries(shop.smoke_tests))
+    jobs = compose.wheel_jobs(lock, settings, shop.cache, shop.inside())
     missing = _missing(stack, lock, shop, jobs)
     if missing:
         jobs = [job for job in jobs if job.name != missing.project]

@@ -154,16 +154,14 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _project(stack: Stack, shop: Workshop, layout: Path) -> Iterator[tuple[str, Source]]:
-    """Pins and lock, smoke tests, the image's two documents."""
+    """Pins and lock, smoke tests and verldoctor, the image's two documents."""
     names = ["stacks.toml", bakefile.path(shop.constraints, stack.name).name, bakefile.TOOLS]
     names += [path.name for path in lockfile.paths(shop.constraints, stack.name)]
     for name in names:
         if (path := shop.constraints / name).is_file():
             yield f"constraints/{name}", _on_disk(path)
-    for entry in compose.smoke_entries(shop.smoke_tests):
-        name = entry.path.removeprefix(f"{compose.SMOKE_ROOT}/")
-        if entry.content is not None:
-            yield f"smoke_tests/{name}", entry.content
+    yield from ((f"smoke_tests/{name}", content) for name, content in compose.sources(shop.smoke_tests))
+    yield from ((f"src/verldoctor/{name}", content) for name, content in compose.sources(shop.doctor))
     digest, manifest, _ = oci.read_layout(layout)
     for name in ("index.json", "oci-layout", oci.blob_path(digest), oci.blob_path(manifest["config"]["digest"])):
         yield f"image/{name}", _on_disk(layout / name)

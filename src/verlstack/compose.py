@@ -20,7 +20,7 @@ from verlstack.content import Inline
 from verlstack.errors import BuildError, LockError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from verlstack.base.interpreter import Interpreter
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 VENV_ROOT = "opt/verl"
 SMOKE_ROOT = "opt/verlstack/smoke_tests"
+DOCTOR_ROOT = "opt/verlstack/verldoctor"
+_LAUNCHER = "launcher.py"  # of verldoctor; its copy on PATH is the command
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +78,15 @@ class Settings:
         )
 
 
-def wheel_jobs(lock: Lock, settings: Settings, cache: Cache, smoke: Sequence[tar.Entry]) -> list[Job]:
-    """The jobs of a lock's layers, in its order; wheels need not be there yet, only their hashes."""
+def wheel_jobs(lock: Lock, settings: Settings, cache: Cache, inside: Sequence[tar.Entry]) -> list[Job]:
+    """The jobs of a lock's layers, in its order; wheels need not be there yet, only their hashes.
+
+    Args:
+        lock: what to compose.
+        settings: what the layers have in common.
+        cache: where wheels are.
+        inside: entries of the layer `smoke`, as `Workshop.inside` has them.
+    """
     files = {a.project: (cache.file(a.sha256, a.filename), a.sha256) for a in lock.wheels}
     files |= {b.source.project: (cache.file(b.wheel_sha256, b.wheel), b.wheel_sha256) for b in lock.built}
     if lock.compiled and (made := lock.compiled.wheel):
@@ -86,7 +95,7 @@ def wheel_jobs(lock: Lock, settings: Settings, cache: Cache, smoke: Sequence[tar
         settings.job(
             x.name,
             wheels=[files[package] for package in x.packages],
-            entries=smoke if x.name == plan.SMOKE_LAYER else (),
+            entries=inside if x.name == plan.SMOKE_LAYER else (),
         )
         for x in lock.layers
     ]
@@ -94,12 +103,23 @@ def wheel_jobs(lock: Lock, settings: Settings, cache: Cache, smoke: Sequence[tar
 
 def smoke_entries(folder: Path) -> list[tar.Entry]:
     """The smoke tests as they go into the image: every file but caches, by their own bytes."""
-    found = []
+    return [tar.file(f"{SMOKE_ROOT}/{name}", content) for name, content in sources(folder)]
+
+
+def doctor_entries(folder: Path) -> list[tar.Entry]:
+    """Likewise verldoctor, and the command that starts it."""
+    files = dict(sources(folder))
+    found = [tar.file(f"{DOCTOR_ROOT}/{name}", content) for name, content in files.items()]
+    if launcher := files.get(_LAUNCHER):
+        found.append(tar.file(f"{VENV_ROOT}/bin/verldoctor", launcher, executable=True))
+    return found
+
+
+def sources(folder: Path) -> Iterator[tuple[str, Inline]]:
+    """Every file of a folder but caches and hidden ones: its name below the folder, and its bytes."""
     for path in sorted(folder.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts and not path.name.startswith("."):
-            name = f"{SMOKE_ROOT}/{path.relative_to(folder).as_posix()}"
-            found.append(tar.file(name, Inline(data=path.read_bytes())))
-    return found
+            yield path.relative_to(folder).as_posix(), Inline(data=path.read_bytes())
 
 
 def find_all(jobs: Sequence[Job], cache: Cache, workers: int) -> list[Finished | None]:

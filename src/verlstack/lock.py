@@ -187,7 +187,7 @@ def _layers(stack: Stack, wheels: Resolution, built: Sequence[Built], compiled: 
 def _record(lock: Lock, stack: Stack, python: Interpreter, shop: Workshop) -> tuple[Layer, ...]:
     """Compose every layer, and note its diff_id."""
     settings = shop.settings(stack, python)
-    jobs = compose.wheel_jobs(lock, settings, shop.cache, compose.smoke_entries(shop.smoke_tests))
+    jobs = compose.wheel_jobs(lock, settings, shop.cache, shop.inside())
     found = compose.find_all(jobs, shop.cache, shop.workers)
     missing = [job for job, have in zip(jobs, found, strict=True) if have is None]
     made = {x.name: x for x in compose.build_all(missing, shop.cache, workers=shop.workers, progress=shop.progress)}

@@ -80,7 +80,7 @@ def of_lock(lock: Lock, name: str, finished: Mapping[str, Finished]) -> Side:
 def stored(lock: Lock, stack: Stack, shop: Workshop, only: Collection[str]) -> dict[str, Finished]:
     """The finished layers that the cache has of a lock, by name; `only` those, since each one is hashed."""
     settings = shop.settings(stack, shop.find_interpreter(stack.python))
-    jobs = compose.wheel_jobs(lock, settings, shop.cache, compose.smoke_entries(shop.smoke_tests))
+    jobs = compose.wheel_jobs(lock, settings, shop.cache, shop.inside())
     found = compose.find_all([job for job in jobs if job.name in only], shop.cache, shop.workers)
     return {x.name: x for x in found if x is not None}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from verlstack import fetch, index
+from verlstack import compose, fetch, index
 from verlstack.base import interpreter
 from verlstack.compose import Settings
 from verlstack.errors import HashMismatchError
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from packaging.tags import Tag
 
+    from verlstack import tar
     from verlstack.base.interpreter import Interpreter
     from verlstack.cache import Cache
     from verlstack.download import Artifact
@@ -33,7 +34,7 @@ class Workshop:
 
     Attributes:
         constraints: folder of pins and locks.
-        smoke_tests: folder of the smoke tests, a layer of every image.
+        smoke_tests: folder of the smoke tests, which every image holds.
         cache: where downloads, layers and bases are kept.
         env: the user's environment.
         progress: where progress is shown.
@@ -50,6 +51,15 @@ class Workshop:
     workers: int
     offline: bool = False
     python_tree: Path | None = None
+
+    @property
+    def doctor(self) -> Path:
+        """Folder of verldoctor in the same checkout, which every image holds, too."""
+        return self.smoke_tests.parent / "src" / "verldoctor"
+
+    def inside(self) -> list[tar.Entry]:
+        """What the layer `smoke` is made of: what looks at an image from inside."""
+        return [*compose.smoke_entries(self.smoke_tests), *compose.doctor_entries(self.doctor)]
 
     def find_interpreter(self, python: str) -> Interpreter:
         """The stack's own Python on this machine.

@@ -66,6 +66,7 @@ def test_the_same_bytes_again_and_everything_is_in_it(made, tmp_path):
         lock = archive.extractfile("constraints/tiny.lock.toml").read()
     assert lock == (made.root / "constraints" / "tiny.lock.toml").read_bytes()
     assert {"constraints/stacks.toml", "constraints/tiny.txt", "smoke_tests/versions.py"} <= set(names)
+    assert {"src/verldoctor/launcher.py", "src/verldoctor/rules/env.json"} <= set(names)
     assert {"tool/src/verlstack/cli/__init__.py", "tool/src/verlstack/data/differences.toml"} <= set(names)
     ends = {name.rpartition("/")[2] for name in names if name.startswith("files/")}
     assert {"alpha-1.0-py3-none-any.whl", "heavy-1.0-py3-none-any.whl", "verl-0.2.0.post2.tar.gz"} <= ends

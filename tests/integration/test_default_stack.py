@@ -55,7 +55,7 @@ def test_the_digest_is_the_same_elsewhere_from_cold_layers(first, tmp_path_facto
     """Another checkout, HOME, time zone, language, hash seed and number of workers; only the wheels are shared."""
     there = tmp_path_factory.mktemp("elsewhere") / "another checkout"
     there.mkdir()
-    for name in ("constraints", "smoke_tests"):
+    for name in ("constraints", "smoke_tests", "src/verldoctor"):
         shutil.copytree(ROOT / name, there / name)
     old, new = Cache.from_environment(os.environ).root, there / "cache"
     new.mkdir()

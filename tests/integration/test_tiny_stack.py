@@ -73,6 +73,40 @@ def test_the_image_holds_what_the_lock_says_and_nothing_else(tiny):
     assert "PATH=/opt/verl/bin:/usr/bin:/bin" in config["config"]["Env"]
 
 
+def test_verldoctor_is_in_the_image_and_what_it_compares_in_the_environment(tiny):
+    tiny.run("build")
+    found, _, config = layers(tiny)
+    smoke, root = found["smoke"], "opt/verlstack/verldoctor"
+    command, data = smoke["opt/verl/bin/verldoctor"]
+    assert command.mode == 0o755
+    assert data.startswith(b"#!/opt/verl/bin/python\n")
+    assert data == smoke[f"{root}/launcher.py"][1]
+    assert smoke[f"{root}/rules/env.json"][1] == b"{}\n"
+    assert {f"{root}/__pycache__/{name}.{TAG}.pyc" for name in ("cli", "launcher")} <= set(smoke)
+    said = dict(pair.split("=", 1) for pair in config["config"]["Env"])["VERLSTACK_STACK"]
+    assert json.loads(said) == {
+        "format": 1,
+        "stack": "tiny",
+        "cuda": "12.1",
+        "python": PYTHON,
+        "pins": {"alpha": "1.0", "verl": "0.2.0.post2"},
+        "left_out": [],
+        "environment": {},
+    }
+
+
+def test_another_verldoctor_is_another_lock(tiny):
+    tiny.run("build")
+    before = tiny.digest()
+    (tiny.root / "src" / "verldoctor" / "cli.py").write_text("def main():\n    return 1\n")
+    done = tiny.run("build", check=False)
+    assert done.returncode == 4
+    assert "layer smoke" in done.stderr
+    tiny.run("lock")
+    tiny.run("build")
+    assert tiny.digest() != before
+
+
 def test_bytecode_is_unchecked_and_names_its_final_place(tiny):
     tiny.run("build")
     found, _, _ = layers(tiny)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from verlstack import bakefile, lockfile, pins
+from verlstack import bakefile, compose, lockfile, pins
 
 ROOT = Path(__file__).parents[2]
 CONSTRAINTS = ROOT / "constraints"
@@ -123,10 +123,21 @@ def test_what_the_stages_mount_is_in_the_build_context():
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     kept = [line.removeprefix("!") for line in ignored if line.startswith("!")]
     mounted = re.findall(r"type=bind,source=([^,\s]+)", "\n".join(INSTRUCTIONS))
-    copied = [w for line in INSTRUCTIONS if line.startswith("COPY docker") for w in line.split()[1:-1]]
-    for path in {*mounted, *copied}:
+    copied = [w for line in INSTRUCTIONS if re.match(r"COPY (?!.*--from)", line) for w in line.split()[1:-1]]
+    for path in {*mounted, *(word.rstrip("/") for word in copied if not word.startswith("--"))}:
         assert (ROOT / path).exists(), path
         assert any(path == one or path.startswith(f"{one}/") for one in kept), path
+
+
+def test_the_stage_of_what_looks_from_inside_copies_what_the_composer_lays_there():
+    copies = [re.fullmatch(r"COPY (--chmod=0755 )?(\S+) /out/(\S+)", line) for line in stage("layer-smoke")]
+    made = {}
+    for executable, source, target in (match.groups() for match in copies if match):
+        names = [name for name, _ in compose.sources(ROOT / source)] if source.endswith("/") else [""]
+        made |= {target + name: 0o755 if executable else 0o644 for name in names}
+    entries = [*compose.smoke_entries(ROOT / "smoke_tests"), *compose.doctor_entries(ROOT / "src" / "verldoctor")]
+    assert made == {entry.path: entry.mode for entry in entries}
+    assert len(made) > 50
 
 
 def test_no_secret_is_an_argument_or_a_variable():

@@ -106,6 +106,11 @@ VERL = {
 SMOKE = """import alpha, verl
 print(verl.__version__)
 """
+DOCTOR = {
+    "launcher.py": (CONSTRAINTS.parent / "src" / "verldoctor" / "launcher.py").read_bytes(),
+    "cli.py": b"def main():\n    return 0\n",
+    "rules/env.json": b"{}\n",
+}
 
 
 def sdist(files: dict[str, bytes], top: str = "verl-0.2.0.post2") -> bytes:
@@ -198,6 +203,7 @@ class Tiny:
         root.mkdir(parents=True)
         shutil.copytree(self.root / "constraints", root / "constraints")
         shutil.copytree(self.root / "smoke_tests", root / "smoke_tests")
+        shutil.copytree(self.root / "src", root / "src")
         return Tiny(root=root, cache=cache or root / "cache", base=self.base, index=self.index, sets=dict(self.sets))
 
 
@@ -214,9 +220,13 @@ def serve(index: BadServer, files: dict[str, dict[str, bytes]]) -> None:
 def project(
     root: Path, *, sdist_sha256: str, tools: dict[str, str], repository: str = "file:///nowhere", commit: str = "0" * 40
 ) -> None:
-    """Write a checkout: pins and smoke tests."""
+    """Write a checkout: pins, smoke tests and a small verldoctor."""
     (root / "constraints").mkdir(parents=True)
     (root / "smoke_tests").mkdir()
     (root / "smoke_tests" / "versions.py").write_text(SMOKE)
+    for name, data in DOCTOR.items():
+        path = root / "src" / "verldoctor" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
     text = STACKS.format(python=PYTHON, sdist_sha256=sdist_sha256, repository=repository, commit=commit, **tools)
     (root / "constraints" / "stacks.toml").write_text(text)

@@ -16,8 +16,10 @@ from verlstack.content import Inline
 from verlstack.errors import LockError, WheelError
 from verlstack.layer import Blob, Compression
 from verlstack.progress import Silent
+from verlstack.pyc_worker import compile_source
 from verlstack.store import Finished, Job
 
+ROOT = Path(__file__).parents[2]
 SITE = "opt/verl/lib/python3.10/site-packages"
 HOW = Compression(level=1, window_log=20, long_distance=False, library="1.5.7")
 
@@ -285,6 +287,27 @@ def test_smoke_entries_leave_caches_out(tmp_path):
     found = {e.path: e.content.data for e in compose.smoke_entries(tmp_path)}
     root = compose.SMOKE_ROOT
     assert found == {f"{root}/conftest.py": b"conftest.py", f"{root}/cpu/test_a.py": b"cpu/test_a.py"}
+
+
+def test_verldoctor_and_the_command_that_starts_it(tmp_path):
+    for name in ("cli.py", "launcher.py", "rules/env.json", "__pycache__/cli.pyc", ".hidden"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    found = {e.path: (e.mode, e.content.data.decode()) for e in compose.doctor_entries(tmp_path)}
+    root = "opt/verlstack/verldoctor"
+    assert found.pop("opt/verl/bin/verldoctor") == (0o755, "launcher.py")
+    assert found == {f"{root}/{name}": (0o644, name) for name in ("cli.py", "launcher.py", "rules/env.json")}
+
+
+def test_a_checkout_without_verldoctor_has_no_such_command(tmp_path):
+    assert compose.doctor_entries(tmp_path / "none") == []
+
+
+def test_all_of_verldoctor_has_bytecode():
+    """What has none would be compiled at each start, and root would write it into the image."""
+    for entry in compose.doctor_entries(ROOT / "src" / "verldoctor"):
+        if entry.path.endswith(".py"):
+            assert compile_source(entry.content.data, f"/{entry.path}"), entry.path
 
 
 def test_layers_are_found_and_built_in_one_process(tmp_path, cache):
