@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from smoke.doctor import Finding
+
 HUNG = 124  # exit status of a rank whose test did not end, as of coreutils' `timeout`
 LITTLE_SHARED_MEMORY = 64 << 20  # bytes of /dev/shm; an engine's default, on which NCCL stops
 
@@ -24,14 +26,21 @@ class Member:
         node: its number, from 0.
         host: its host name.
         gpus: how many GPUs it will use; 0 for a run on the CPU.
+        findings: of verldoctor.
     """
 
     node: int
     host: str
     gpus: int
+    findings: tuple[Finding, ...] = ()
 
     def __str__(self) -> str:
         return f"node {self.node} ({self.host})"
+
+    @property
+    def stops(self) -> bool:
+        """Whether verldoctor found something for which no test need run."""
+        return any(finding.stops for finding in self.findings)
 
 
 @dataclass(frozen=True, kw_only=True)

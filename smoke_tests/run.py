@@ -6,6 +6,7 @@ What it does not know goes to pytest.
 """
 
 import argparse
+import dataclasses
 import importlib.util
 import os
 import re
@@ -20,7 +21,7 @@ from typing import Any
 
 import launch
 from launch import Member
-from smoke import ended, nodes, report, together
+from smoke import doctor, ended, nodes, report, together
 from smoke.part import Here, Run
 
 PROBE = 120.0  # seconds to import torch and count GPUs; a broken driver can hang there
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what was started ends too
     try:
         here = _here(options, more)
-        return _alone(here) if options.nodes == 1 else together.run(here, lambda documents: _report(options, documents))
+        return _alone(here) if options.nodes == 1 else together.run(here, lambda *found: _report(options, *found))
     except (CannotStartError, launch.PlanError, nodes.MeetingError) as e:
         print(e, file=sys.stderr)
         return 2
@@ -82,7 +83,8 @@ def _here(options: argparse.Namespace, more: Sequence[str]) -> Here:
         raise CannotStartError("--node and --rendezvous are for several nodes: say how many with --nodes")
     if not 0 <= (options.node or 0) < options.nodes:
         raise CannotStartError(f"--node {options.node}: the nodes are 0 to {options.nodes - 1}")
-    me = Member(node=options.node or 0, host=socket.gethostname(), gpus=_gpus())
+    _check_modules()
+    me = _me(options.node or 0)
     for line in launch.warnings(gpus=me.gpus, shared_memory=launch.size_of("/dev/shm")):
         print(f"warning: {line}", file=sys.stderr)
     folder = options.report.resolve()
@@ -94,15 +96,26 @@ def _here(options: argparse.Namespace, more: Sequence[str]) -> Here:
     return Here(options=options, me=me, folder=folder, more=more)
 
 
+def _check_modules() -> None:
+    for name in ("torch", "pytest"):
+        if importlib.util.find_spec(name) is None:
+            raise CannotStartError(f"this environment has no {name}: {sys.executable} is not the image's python?")
+
+
+def _me(node: int) -> Member:
+    """This node; where verldoctor found what makes a run pointless its GPUs are not counted: torch may not import."""
+    me = Member(node=node, host=socket.gethostname(), gpus=0, findings=doctor.examine())
+    for line in doctor.lines(me.findings):
+        print(line, file=sys.stderr)
+    return me if me.stops else dataclasses.replace(me, gpus=_gpus())
+
+
 def _gpus() -> int:
     """How many GPUs the ranks of this node may use, found out in a process that ends again.
 
     Raises:
-        CannotStartError: there is no torch or no pytest, or torch does not work.
+        CannotStartError: torch does not work.
     """
-    for name in ("torch", "pytest"):
-        if importlib.util.find_spec(name) is None:
-            raise CannotStartError(f"this environment has no {name}: {sys.executable} is not the image's python?")
     if os.environ.get("SMOKE_DEVICE") == "cpu":
         return 0
     try:
@@ -125,6 +138,12 @@ def _clear(folder: Path) -> None:
 
 
 def _alone(here: Here) -> int:
+    documents = [] if here.me.stops else _runs(here)
+    sys.stdout.write(_report(here.options, [here.me], documents))
+    return 0 if documents and all(document["ok"] for document in documents) else 1
+
+
+def _runs(here: Here) -> list[dict[str, Any]]:
     chosen, _ = launch.runs(here.options.ranks, [here.me])
     if max(chosen) > 1 and not _localhost():
         todo = "torchrun needs it: /etc/hosts wants `127.0.0.1 localhost`"
@@ -134,8 +153,7 @@ def _alone(here: Here) -> int:
         with Run(here, ranks, None) as run:
             run.wait(lambda _: None)
         documents.append(ended.joined(ranks, [(here.me, run.result())]))
-    sys.stdout.write(_report(here.options, documents))
-    return 0 if all(document["ok"] for document in documents) else 1
+    return documents
 
 
 def _localhost() -> bool:
@@ -146,13 +164,9 @@ def _localhost() -> bool:
         return False
 
 
-def _report(options: argparse.Namespace, documents: Sequence[dict[str, Any]]) -> str:
-    _write(options.report, documents)
+def _report(options: argparse.Namespace, members: Sequence[Member], documents: Sequence[dict[str, Any]]) -> str:
+    report.write_whole(options.report, members, documents, image=os.environ.get("VERLSTACK_IMAGE", ""))
     return (options.report / "smoke.txt").read_text(encoding="utf-8")
-
-
-def _write(folder: Path, documents: Sequence[dict[str, Any]]) -> None:
-    report.write_whole(folder, documents, image=os.environ.get("VERLSTACK_IMAGE", ""))
 
 
 if __name__ == "__main__":

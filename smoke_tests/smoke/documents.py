@@ -28,6 +28,16 @@ def ran_on(run: dict[str, Any]) -> str:
     return ", ".join(part for part in (device, run.get("backend"), hosts, early) if part)
 
 
+def stopped_by(whole: dict[str, Any]) -> list[dict[str, Any]]:
+    """The findings of verldoctor for which no test was run, each with the node as `where`."""
+    return [
+        {**finding, "where": f"node {node['node']} ({fit(node['host'])})"}
+        for node in whole["doctor"]
+        for finding in node["findings"]
+        if finding["stops"]
+    ]
+
+
 def failed(run: dict[str, Any]) -> list[dict[str, Any]]:
     """The results of the tests that failed."""
     return [result for result in run["results"] if result["outcome"] == "failed"]

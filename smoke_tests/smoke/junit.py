@@ -8,19 +8,32 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from typing import Any
 
-from smoke.documents import NOT_KNOWN, broken, cut_lines, patches_of, ranks_of, said_last
+from smoke.documents import NOT_KNOWN, broken, cut_lines, patches_of, ranks_of, said_last, stopped_by
 from smoke.markup import first_line, fit
 
 
 def junit(whole: dict[str, Any]) -> bytes:
     """The XML for the document that `report.whole` makes; as UTF-8, with its declaration."""
     root = ET.Element("testsuites", name=fit(whole["headline"]))
+    if found := stopped_by(whole):
+        root.append(_stopped(found))
     for run in whole["runs"]:
         root.append(_suite(whole, run))
     for count in ("tests", "failures", "errors"):
         root.set(count, str(sum(int(suite.get(count, "0")) for suite in root)))
     ET.indent(root)
     return ET.tostring(root, encoding="utf-8", xml_declaration=True)
+
+
+def _stopped(found: list[dict[str, Any]]) -> ET.Element:
+    """A suite of what made verldoctor stop the run: an error each."""
+    suite = ET.Element("testsuite", name="before the tests", tests=str(len(found)), errors=str(len(found)))
+    suite.set("failures", "0")
+    for finding in found:
+        case = ET.SubElement(suite, "testcase", classname="verldoctor", name=fit(finding["code"]), time="0")
+        told = ET.SubElement(case, "error", message=first_line(finding["message"]))
+        told.text = f"{finding['where']}: {fit(finding['message'])}\nfix: {fit(finding['fix'])}"
+    return suite
 
 
 def _suite(whole: dict[str, Any], run: dict[str, Any]) -> ET.Element:

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 from launch import Member
+from smoke import doctor
 
 _HELLO = "verlstack smoke tests"
 _MOST = 1 << 26  # bytes of one message; a node's report has some hundred kB
@@ -134,7 +135,8 @@ def _admit(line: Line, came: dict[Member, Line], nodes: int, me: Member) -> None
         if said is None or said.get("hello") != _HELLO:
             line.close()
             return
-        who = Member(node=int(said["node"]), host=str(said["host"]), gpus=int(said["gpus"]))
+        findings = doctor.read(said["findings"])
+        who = Member(node=int(said["node"]), host=str(said["host"]), gpus=int(said["gpus"]), findings=findings)
         there = next((one for one in (me, *came) if one.node == who.node), None)
         if said["nodes"] != nodes:
             line.say(refused=f"{who} was started with --nodes {said['nodes']}, {me} with --nodes {nodes}")

@@ -7,7 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smoke import plot
-from smoke.documents import NOT_KNOWN, broken, cut_lines, failed, patches_of, ran_on, ranks_of, said_last
+from smoke.documents import (
+    NOT_KNOWN,
+    broken,
+    cut_lines,
+    failed,
+    patches_of,
+    ran_on,
+    ranks_of,
+    said_last,
+    stopped_by,
+)
 from smoke.markup import Html, el, first_line, fit, join
 
 if TYPE_CHECKING:
@@ -43,10 +53,11 @@ def page(whole: dict[str, Any]) -> str:
         "body",
         el("h1", whole["headline"]),
         el("p", el("span", _BADGES[state], class_=f"badge {state}")),
-        *_failures(runs),
+        *_failures(whole),
         *_runs(runs),
         *_memory(runs),
         *_ran_on(whole),
+        *_doctor(whole["doctor"]),
         *_patches(runs),
         *_not_run(runs),
         *_slowest(runs),
@@ -78,18 +89,18 @@ def _test(name: str) -> Html:
     return el("span", *parts[:-1], class_="test")
 
 
-def _failures(runs: Sequence[dict[str, Any]]) -> list[Html]:
-    """What failed, first of all: runs that failed as a whole, and tests."""
-    found = []
-    for run in runs:
+def _failures(whole: dict[str, Any]) -> list[Html]:
+    """What failed, first of all: the environment, runs that failed as a whole, and tests."""
+    found = [_failure(x["where"], x["code"], f"{x['message']}\nfix: {x['fix']}", ()) for x in stopped_by(whole)]
+    for run in whole["runs"]:
         if broken(run):
-            found.append(_failure(run, "the run as a whole", run["headline"], said_last(run)))
-        found += [_failure(run, _test(r["name"]), r["reason"], r["last_lines"]) for r in failed(run)]
+            found.append(_failure(ranks_of(run), "the run as a whole", run["headline"], said_last(run)))
+        found += [_failure(ranks_of(run), _test(r["name"]), r["reason"], r["last_lines"]) for r in failed(run)]
     return [el("h2", f"Failures ({len(found)})"), *found] if found else []
 
 
-def _failure(run: dict[str, Any], what: object, reason: str, lines: Sequence[str]) -> Html:
-    title = el("h3", ranks_of(run), ": ", what)
+def _failure(where: str, what: object, reason: str, lines: Sequence[str]) -> Html:
+    title = el("h3", where, ": ", what)
     parts = [title, el("pre", fit(reason, limit=2000))]
     if lines:
         parts.append(el("details", el("summary", "last lines"), el("pre", cut_lines(lines)), open=True))
@@ -181,6 +192,21 @@ def _ran_on(whole: dict[str, Any]) -> list[Html]:
     rows = [(name, el("code", known or NOT_KNOWN)) for name, known in (("image", whole["image"]), ("ended", ended))]
     rows += [(name, el("code", "; ".join(versions))) for name, versions in found.items()]
     return [el("h2", "Image and versions"), _table(("what", "version"), rows)]
+
+
+def _doctor(nodes: Sequence[dict[str, Any]]) -> list[Html]:
+    """What verldoctor found; where several nodes found the same, it stands once, with their names."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for node in nodes:
+        for finding in node["findings"]:
+            row = tuple(finding[name] for name in ("severity", "code", "message", "fix"))
+            found.setdefault(row, []).append(node["host"])
+    rows = [
+        (el("span", severity, class_="wrong" if severity == "fail" else None), code, message, fix, ", ".join(hosts))
+        for (severity, code, message, fix), hosts in found.items()
+    ]
+    said = _table(("", "rule", "what is so", "fix", "where"), rows) if rows else el("p", "verldoctor found nothing.")
+    return [el("h2", "Environment and host, before the tests"), said] if nodes else []
 
 
 def _patches(runs: Sequence[dict[str, Any]]) -> list[Html]:

@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from smoke.documents import NO_VERL, NOT_KNOWN, broken, failed, patches_of, ran_on, ranks_of, said_last
+from smoke import doctor
+from smoke.documents import NO_VERL, NOT_KNOWN, broken, failed, patches_of, ran_on, ranks_of, said_last, stopped_by
 from smoke.junit import junit
 from smoke.markup import first_line, fit
 from smoke.page import page
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from launch import Member
     from smoke.world import World
 
 PACKAGES = ("torch", "transformers", "verl", "tensordict", "ray", "flash-attn", "triton", "numpy", "pytest")
@@ -168,13 +170,15 @@ def text(document: dict[str, Any]) -> str:
 # -- all of them
 
 
-def whole(documents: Sequence[dict[str, Any]], *, image: str) -> dict[str, Any]:
+def whole(members: Sequence[Member], documents: Sequence[dict[str, Any]], *, image: str) -> dict[str, Any]:
     """One document over the documents of all runs; its headline says what they ran on and whether they passed.
 
     A pass that proves less than all of it could is told as one, and is no `gpu_pass`.
 
     Args:
-        documents: one for each number of ranks: what `write` wrote and `ok`, or what is known of a run that wrote none.
+        members: the nodes, with what verldoctor found on each.
+        documents: one for each number of ranks: what `write` wrote and `ok`, or what is known of a run that wrote none;
+            none where verldoctor found what makes them pointless.
         image: name and digest of the image, such as `cu121-sdpa@sha256:…`; empty where nobody said.
     """
     # all() of nothing is true, but no run is no pass
@@ -184,11 +188,17 @@ def whole(documents: Sequence[dict[str, Any]], *, image: str) -> dict[str, Any]:
     part = ", a selection of the tests" if any(document.get("selected") for document in documents) else ""
     cautions = [*_cautions(documents), *([] if kind == "GPU" else ["this says nothing about GPUs"])]
     ranks = ", ".join(str(document["ranks"]) for document in documents) or "none"
+    said = f"{kind}, ranks {ranks}: {'; '.join([f'{verdict}{part}', *cautions])}"
+    stopped = [f"{member}: {f.message}" for member in members for f in member.findings if f.stops]
     return {
-        "headline": f"{kind}, ranks {ranks}: {'; '.join([f'{verdict}{part}', *cautions])}",
+        "headline": f"FAILED before any test: {stopped[0]}" if stopped else said,
         "ok": verdict == "passed",
         "gpu_pass": kind == "GPU" and verdict == "passed" and not part and not cautions,
         "image": image,
+        "doctor": [
+            {"node": member.node, "host": member.host, "findings": doctor.document(member.findings)}
+            for member in members
+        ],
         "runs": list(documents),
     }
 
@@ -203,9 +213,9 @@ def _cautions(documents: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield "without verl"
 
 
-def write_whole(folder: Path, documents: Sequence[dict[str, Any]], *, image: str) -> None:
+def write_whole(folder: Path, members: Sequence[Member], documents: Sequence[dict[str, Any]], *, image: str) -> None:
     """Write smoke.json, smoke.txt, smoke.html and smoke-junit.xml into `folder`."""
-    everything = whole(documents, image=image)
+    everything = whole(members, documents, image=image)
     (folder / "smoke.json").write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
     (folder / "smoke.txt").write_text(summary(everything), encoding="utf-8")
     (folder / "smoke.html").write_text(page(everything), encoding="utf-8")
@@ -217,9 +227,26 @@ def summary(everything: dict[str, Any]) -> str:
     rows = [("ranks", "on", "passed", "failed", "not run", "seconds"), *map(_row, everything["runs"])]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    lines = [fit(everything["headline"]), f"image: {fit(everything['image'] or NOT_KNOWN)}", "", *table]
-    failures = [line for run in everything["runs"] for line in _failures(run)]
+    lines = [fit(everything["headline"]), f"image: {fit(everything['image'] or NOT_KNOWN)}"]
+    lines += [f"verldoctor: {', '.join(codes)}" for codes in [_codes(everything)] if codes]
+    lines += ["", *table] if everything["runs"] else []
+    failures = [line for finding in stopped_by(everything) for line in _stopped(finding)]
+    failures += [line for run in everything["runs"] for line in _failures(run)]
     return "\n".join([*lines, *(["", *failures] if failures else [])]) + "\n"
+
+
+def _codes(everything: dict[str, Any]) -> list[str]:
+    """`2 warn (ENV-FLASH-LEFT-OUT, HOST-NO-GPU)` for each severity, over all nodes."""
+    found: dict[str, list[str]] = {}
+    for node in everything["doctor"]:
+        for finding in node["findings"]:
+            found.setdefault(finding["severity"], []).append(finding["code"])
+    return [fit(f"{len(codes)} {severity} ({', '.join(dict.fromkeys(codes))})") for severity, codes in found.items()]
+
+
+def _stopped(finding: dict[str, Any]) -> Iterator[str]:
+    yield f"FAILED on {finding['where']}, verldoctor's {fit(finding['code'])}: {first_line(finding['message'])}"
+    yield f"  fix: {first_line(finding['fix'])}"
 
 
 def _row(run: dict[str, Any]) -> tuple[str, ...]:

@@ -12,8 +12,8 @@ from smoke import ended, nodes
 from smoke.nodes import GoneError, Line
 from smoke.part import GRACE, ORDERLY, PATIENCE, Here, Run
 
-# Writes the documents of all runs into the report's folder and returns the text for the terminal.
-Write = Callable[[Sequence[dict[str, Any]]], str]
+# Writes what the nodes are and the documents of all runs into the report's folder; returns the text for the terminal.
+Write = Callable[[Sequence[Member], Sequence[dict[str, Any]]], str]
 
 
 def run(here: Here, write: Write) -> int:
@@ -41,6 +41,16 @@ def run(here: Here, write: Write) -> int:
 
 def _lead(here: Here, others: dict[Member, Line], write: Write) -> int:
     """Node 0: say what is run next, gather how it went everywhere, write the report, and tell the verdict."""
+    members = [here.me, *others]
+    documents = [] if any(member.stops for member in members) else _runs(here, others)
+    text = write(members, documents)
+    ok = bool(documents) and all(document["ok"] for document in documents)
+    _tell(others.values(), verdict=ok, text=text)
+    sys.stdout.write(text)
+    return 0 if ok else 1
+
+
+def _runs(here: Here, others: dict[Member, Line]) -> list[dict[str, Any]]:
     try:
         chosen, left = launch.runs(here.options.ranks, [here.me, *others])
     except launch.PlanError as e:
@@ -62,11 +72,7 @@ def _lead(here: Here, others: dict[Member, Line], write: Write) -> int:
         documents.append(ended.joined(ranks, sorted(results.items(), key=lambda one: one[0].node)))
         if any("gone" in result for result in results.values()):
             break
-    text = write(documents)
-    ok = all(document["ok"] for document in documents)
-    _tell(others.values(), verdict=ok, text=text)
-    sys.stdout.write(text)
-    return 0 if ok else 1
+    return documents
 
 
 def _tell(lines: Iterable[Line], **message: Any) -> None:

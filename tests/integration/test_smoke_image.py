@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -21,6 +22,7 @@ pytestmark = [pytest.mark.full, pytest.mark.engine]
 
 ROOT = Path(__file__).parents[2]
 STACK = "cu121"
+SITE = "/opt/verl/lib/python3.10/site-packages"
 WORDS = [sys.executable, "-m", "verlstack", "smoke"]
 
 
@@ -66,6 +68,10 @@ def test_the_whole_suite_passes_in_containers(env, client, tmp_path):
     assert outcomes(tmp_path, 1)[trainer] == "passed"
     names = {"smoke.html", "smoke.json", "smoke.txt", "smoke-junit.xml", "ranks-1.json", "ranks-2.json", "ranks-4.json"}
     assert names <= {path.name for path in tmp_path.iterdir()}
+    (node,) = json.loads((tmp_path / "smoke.json").read_text())["doctor"]
+    codes = {finding["code"] for finding in node["findings"]}
+    assert "ENV-FLASH-LEFT-OUT" in codes  # it was asked, and knows the image
+    assert not [finding for finding in node["findings"] if finding["severity"] in {"fail", "unknown"}]
     for ranks, least in ((1, 60), (2, 65), (4, 69)):
         assert list(outcomes(tmp_path, ranks).values()).count("passed") >= least
     assert ours(client) == []
@@ -160,23 +166,42 @@ def test_no_such_image(env, tmp_path, name):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("package", ["torch", "verl"])
-def test_an_image_that_is_broken_leaves_a_clear_word(env, client, tmp_path, package):
-    """The package is gone from it; the label says that it is ours."""
-    container = client.containers.create(
-        f"verlstack:{STACK}-sdpa", ["rm", "-rf", f"/opt/verl/lib/python3.10/site-packages/{package}"], user="0"
-    )
+@contextlib.contextmanager
+def changed(client, words):
+    """The name of an image in which root has run a command; the label says that it is ours."""
+    container = client.containers.create(f"verlstack:{STACK}-sdpa", words, user="0")
     try:
         container.start()
-        container.wait()
-        container.commit(repository="verlstack-test-broken", tag="1")
+        assert container.wait()["StatusCode"] == 0
+        container.commit(repository="verlstack-test-changed", tag="1")
     finally:
         container.remove(force=True)
     try:
-        words = ["--ranks", "1", "-k", "wrap or policy", "--report", str(tmp_path)]
-        done = smoke("verlstack-test-broken:1", *words, env=env)
+        yield "verlstack-test-changed:1"
     finally:
-        client.images.remove("verlstack-test-broken:1", force=True)
+        client.images.remove("verlstack-test-changed:1", force=True)
+
+
+@pytest.mark.parametrize("nodes", ["1", "2"])
+def test_an_environment_that_is_no_longer_the_images_ends_the_run_before_any_test(env, client, tmp_path, nodes):
+    with changed(client, ["mv", f"{SITE}/einops-0.8.1.dist-info", f"{SITE}/einops-0.8.2.dist-info"]) as image:
+        done = smoke(image, "--nodes", nodes, "--ranks", "2", "--quick", "--report", str(tmp_path), env=env)
+    assert done.returncode == 1
+    assert "einops is 0.8.2; the stack is proved with 0.8.1" in done.stdout
+    assert "fix: pip install --no-deps 'einops==0.8.1'" in done.stderr
+    assert "test session starts" not in done.stderr
+    said = json.loads((tmp_path / "smoke.json").read_text())
+    assert said["runs"] == []
+    stops = [f["code"] for node in said["doctor"] for f in node["findings"] if f["stops"]]
+    assert stops == ["ENV-PIN"] * int(nodes)
+    assert "einops is 0.8.2" in (tmp_path / "smoke.html").read_text()
+
+
+@pytest.mark.parametrize("package", ["torch", "verl"])
+def test_an_image_that_is_broken_leaves_a_clear_word(env, client, tmp_path, package):
+    """The package is gone from it; the label says that it is ours."""
+    with changed(client, ["rm", "-rf", f"{SITE}/{package}"]) as image:
+        done = smoke(image, "--ranks", "1", "-k", "wrap or policy", "--report", str(tmp_path), env=env)
     assert done.returncode != 0
     assert f"this environment has no {package}" in done.stderr or f"this image has no {package}" in done.stderr
     if package == "torch":

@@ -1,6 +1,7 @@
 """The smoke tests' runs are planned, and their ends are read, without torch and without starting anything."""
 
 import argparse
+import dataclasses
 import itertools
 import json
 import socket
@@ -288,7 +289,8 @@ def test_a_stranger_is_not_heard(noise):
 
 
 def introduce(pair, came, **changed):
-    pair[0].say(**{"hello": "verlstack smoke tests", "nodes": 3, "node": 1, "host": "b", "gpus": 0, **changed})
+    said = {"hello": "verlstack smoke tests", "nodes": 3, **dataclasses.asdict(ONE)}
+    pair[0].say(**{**said, **changed})
     nodes._admit(pair[1], came, 3, ZERO)
 
 
@@ -312,7 +314,22 @@ def test_a_node_that_does_not_fit_is_told_why(pair, changed, says):
     assert pair[0].hear(1.0) == {"refused": says}
 
 
-@pytest.mark.parametrize("changed", [{"hello": "?"}, {"node": "x"}, {"gpus": None}])
+def test_a_node_brings_what_verldoctor_found_there(pair):
+    came = {}
+    row = {
+        "code": "ENV-PIN",
+        "severity": "fail",
+        **dict.fromkeys(("subject", "message", "measured", "right", "fix"), ""),
+    }
+    introduce(pair, came, findings=[row])
+    (who,) = came
+    assert who.stops
+    assert dataclasses.asdict(who)["findings"] == (row,)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"hello": "?"}, {"node": "x"}, {"gpus": None}, {"findings": 1}, {"findings": [{"code": "x"}]}]
+)
 def test_nonsense_is_not_let_in(pair, changed):
     came = {}
     introduce(pair, came, **changed)

@@ -13,12 +13,15 @@ from support.smoke_report import dead, memory, result, run
 
 # The import above makes those below possible.
 # isort: split
+from launch import Member
 from smoke import documents, page, plot, report
+from smoke.doctor import Finding
 from smoke.junit import junit
 from smoke.markup import fit
 
 HOSTILE = "</script></style><img src=x onerror=alert(1)>\"'&\x00\x08\x1b[31mred\x1b[0m\x9b\ud800\u202e\ufffe"
 IMAGE = "cu121-sdpa@sha256:" + "0a" * 32
+ALONE = Member(node=0, host="a", gpus=0)
 
 
 class Elements(html.parser.HTMLParser):
@@ -41,8 +44,17 @@ class Elements(html.parser.HTMLParser):
         assert self.open.pop() == tag
 
 
-def whole(*runs, image=IMAGE):
-    return report.whole(runs, image=image)
+def whole(*runs, image=IMAGE, members=(ALONE,)):
+    return report.whole(members, runs, image=image)
+
+
+def finding(code="ENV-PIN", severity="fail", message="numpy is 2.0; the stack is proved with 1.26.4", fix="go back"):
+    words = {"subject": "numpy", "measured": "2.0", "right": "1.26.4"}
+    return Finding(code=code, severity=severity, message=message, fix=fix, **words)
+
+
+def members(*findings, hosts=("a",)):
+    return [Member(node=number, host=host, gpus=0, findings=findings) for number, host in enumerate(hosts)]
 
 
 def badges(text):
@@ -385,6 +397,60 @@ def test_no_suite_is_green_when_its_run_failed():
     assert suite.get("errors") == "1"
 
 
+# -- what verldoctor found
+
+
+def test_what_verldoctor_found_is_in_every_form_and_breaks_no_pass():
+    found = (finding("HOST-SHM"), finding("ENV-FLASH-LEFT-OUT", "warn", "this image was made without flash-attn"))
+    everything = whole(run(1), run(2), members=members(*found))
+    assert everything["ok"] is True
+    (node,) = everything["doctor"]
+    assert (node["node"], node["host"]) == (0, "a")
+    assert [(f["code"], f["stops"]) for f in node["findings"]] == [("HOST-SHM", False), ("ENV-FLASH-LEFT-OUT", False)]
+    assert "\nverldoctor: 1 fail (HOST-SHM), 1 warn (ENV-FLASH-LEFT-OUT)\n" in report.summary(everything)
+    text = page.page(everything)
+    assert text.count("this image was made without flash-attn") == 1
+    assert "Failures" not in text
+    assert ET.fromstring(junit(everything)).get("errors") == "0"  # noqa: S314
+
+
+def test_an_environment_for_which_no_test_was_run():
+    everything = whole(members=members(finding(), finding("HOST-SHM")))
+    assert everything["ok"] is False
+    assert everything["headline"] == "FAILED before any test: node 0 (a): numpy is 2.0; the stack is proved with 1.26.4"
+    assert report.summary(everything).splitlines()[3:] == [
+        "",
+        "FAILED on node 0 (a), verldoctor's ENV-PIN: numpy is 2.0; the stack is proved with 1.26.4",
+        "  fix: go back",
+    ]
+    text = page.page(everything)
+    assert "<h2>Failures (1)</h2>" in text
+    assert [state for state, _ in badges(text)] == ["failed"]
+    root = ET.fromstring(junit(everything))  # noqa: S314
+    assert (root.get("tests"), root.get("errors")) == ("1", "1")
+    assert "fix: go back" in root.find(".//error").text
+
+
+def test_what_several_nodes_have_alike_stands_once():
+    text = page.page(whole(run(2), members=members(finding("HOST-MEMLOCK", "warn"), hosts=("first", "second"))))
+    assert text.count("HOST-MEMLOCK") == 1
+    assert "<td>first, second</td>" in text
+
+
+def test_nothing_found_is_said():
+    assert "verldoctor found nothing." in page.page(whole(run(1)))
+    assert "verldoctor" not in report.summary(whole(run(1)))
+
+
+def test_what_verldoctor_says_is_escaped():
+    everything = whole(members=members(finding(message=HOSTILE, fix=HOSTILE), hosts=(HOSTILE,)))
+    text = page.page(everything)
+    Elements(text)
+    assert "<img" not in text
+    ET.fromstring(junit(everything))  # noqa: S314
+    assert not set("\x00\x08\x1b\x9b\u202e") & set(report.summary(everything) + text)
+
+
 # -- text and what is measured
 
 
@@ -399,7 +465,7 @@ def test_the_text_is_a_table():
 
 
 def test_all_four_files_are_written(tmp_path):
-    report.write_whole(tmp_path, [run(1)], image=IMAGE)
+    report.write_whole(tmp_path, members(), [run(1)], image=IMAGE)
     assert json.loads((tmp_path / "smoke.json").read_text())["image"] == IMAGE
     assert (tmp_path / "smoke.html").read_text().startswith("<!doctype html>")
     assert (tmp_path / "smoke-junit.xml").read_bytes().startswith(b"<?xml")
