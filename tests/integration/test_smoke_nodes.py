@@ -356,8 +356,13 @@ def test_the_verb_starts_them_under_slurm_and_keeps_the_report(cluster, image, t
     assert "CPU, ranks 2, 4: passed, a selection of the tests" in done.stdout
     said = json.loads((tmp_path / "report" / "smoke.json").read_text())
     assert said["image"].startswith("cu121-sdpa@sha256:")
-    # c10d's rendezvous, not Slurm, numbers the ranks: which node has rank 0 is chance.
-    assert [sorted(node["ranks"] for node in run["nodes"]) for run in said["runs"]] == [[[0], [1]], [[0, 1], [2, 3]]]
+    # which node has which ranks, torchrun decides by process ids where both nodes are one machine
+    ranks = [sorted(node["ranks"] for node in run["nodes"]) for run in said["runs"]]
+    assert ranks == [[[0], [1]], [[0, 1], [2, 3]]]
+    assert [node["node"] for node in said["doctor"]] == [0, 1]
+    for node in said["doctor"]:
+        codes = [finding["code"] for finding in node["findings"] if not finding["code"].startswith("HOST-")]
+        assert codes == ["ENV-FLASH-LEFT-OUT"]  # verldoctor was asked there, and knows the image
 
 
 def test_without_slurm_the_verb_says_so(tmp_path):
