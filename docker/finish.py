@@ -1,27 +1,31 @@
 """Gives what uv installed the form that docs/image-format.md describes: scripts, RECORD, bytecode, modes.
 
-    PYTHONHASHSEED=0 python -S -s -B finish.py ROOT X.Y
+    PYTHONHASHSEED=0 python -S -s -B finish.py ROOT X.Y REQUIREMENTS
 
-ROOT holds one layer's files, as they will lie below /. Runs inside the Dockerfile's `layer-…` stages with the stack's
-own Python and its standard library. It shares no code with the composer but the bytecode compiler (pyc_worker.py),
-which lies beside it: two builders that agree must not be one.
+ROOT holds one layer's files, as they will lie below /. REQUIREMENTS are those of the layer; here only their lines
+`# leave out: PACKAGE/GLOB` count: files of a wheel, named as in site-packages, that are removed and stand in no RECORD.
+Runs inside the Dockerfile's `layer-…` stages with the stack's own Python and its standard library. It shares no code
+with the composer but the bytecode compiler (pyc_worker.py), which lies beside it: two builders that agree must not be
+one.
 """
 
 import base64
 import configparser
 import csv
+import fnmatch
 import hashlib
 import re
 import shutil
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
 PREFIX = "/opt/verl"  # the venv in the image
 INSTALLERS_OWN = {"INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json", "RECORD.jws", "RECORD.p7s"}
+LEAVE_OUT = "# leave out: "
 MAX_SOURCE = 16 << 20  # bytes; more is data
 MAX_NAME = 255  # bytes of a file name (Linux limits.h)
 SCRIPT = """\
@@ -82,6 +86,35 @@ def installed(info: Path) -> list[Path]:
     return kept
 
 
+def project(info: Path) -> str:
+    """Name of the package of a dist-info, as the lock writes it (PyPA "name normalization")."""
+    return re.sub(r"[-_.]+", "-", info.name.partition("-")[0]).lower()
+
+
+def left_out(requirements: str) -> dict[str, list[str]]:
+    """Package → globs of its files that are not wanted."""
+    found: dict[str, list[str]] = {}
+    for line in requirements.splitlines():
+        if line.startswith(LEAVE_OUT):
+            package, _, glob = line[len(LEAVE_OUT) :].partition("/")
+            found.setdefault(package, []).append(glob)
+    return found
+
+
+def without(files: list[Path], site: Path, globs: Iterable[str]) -> list[Path]:
+    """Remove the files that match, named as in site-packages; returns the others."""
+    names = {path.relative_to(site).as_posix(): path for path in files if path.is_relative_to(site)}
+    gone: set[Path] = set()
+    for glob in globs:
+        found = [path for name, path in names.items() if fnmatch.fnmatchcase(name, glob)]
+        if not found:
+            raise SystemExit(f"finish.py: there is no {glob} that could be left out; mend leave_out in stacks.toml")
+        gone.update(found)
+    for path in gone:
+        path.unlink()
+    return [path for path in files if path not in gone]
+
+
 def bytecode(sources: list[Path], root: Path, tag: str, compile_source: Callable[[bytes, str], bytes]) -> list[Path]:
     """Compile for the final path; returns the files written."""
     made = []
@@ -118,10 +151,12 @@ def set_modes(root: Path, scripts: set[Path]) -> None:
             path.chmod(0o755 if path.is_dir() or path in scripts or path.stat().st_mode & 0o111 else 0o644)
 
 
-def finish_distribution(info: Path, venv: Path, compiled: Callable[[list[Path]], list[Path]]) -> set[Path]:
-    """Scripts, bytecode and RECORD of one distribution; returns its scripts."""
+def finish_distribution(
+    info: Path, own: list[Path], venv: Path, compiled: Callable[[list[Path]], list[Path]]
+) -> set[Path]:
+    """Scripts, bytecode and RECORD of one distribution, whose `own` files are kept; returns its scripts."""
     generated = write_scripts(info, venv)
-    files = sorted({*installed(info), *generated})
+    files = sorted({*own, *generated})
     scripts = {path for path in files if path.parent == venv / "bin"}
     for path in scripts - generated:
         fix_shebang(path)
@@ -129,8 +164,8 @@ def finish_distribution(info: Path, venv: Path, compiled: Callable[[list[Path]],
     return scripts
 
 
-def finish(root: Path, python: str, compiler: ModuleType) -> None:
-    """Finish everything below `root`."""
+def finish(root: Path, python: str, compiler: ModuleType, requirements: str = "") -> None:
+    """Finish everything below `root`, without what the requirements leave out."""
     venv = root / PREFIX.lstrip("/")
 
     def compiled(sources: list[Path]) -> list[Path]:
@@ -138,9 +173,15 @@ def finish(root: Path, python: str, compiler: ModuleType) -> None:
 
     for pycache in list(root.rglob("__pycache__")):
         shutil.rmtree(pycache)
+    site, globs = venv / "lib" / f"python{python}" / "site-packages", left_out(requirements)
+    infos = {info: project(info) for info in sorted(site.glob("*.dist-info"))}
+    if strays := globs.keys() - infos.values():
+        raise SystemExit(f"finish.py: there is no package {min(strays)} of which files could be left out")
+    # All of it before the first RECORD: one that names a file which another package left out then fails.
+    own = {info: without(installed(info), site, globs.get(name, ())) for info, name in infos.items()}
     scripts: set[Path] = set()
-    for info in sorted((venv / "lib" / f"python{python}" / "site-packages").glob("*.dist-info")):
-        scripts |= finish_distribution(info, venv, compiled)
+    for info, files in own.items():
+        scripts |= finish_distribution(info, files, venv, compiled)
     compiled([path for path in sorted(root.rglob("*.py")) if not path.is_relative_to(venv)])
     for name in (".lock", "CACHEDIR.TAG", ".gitignore"):  # uv's own, at the top of a venv
         (venv / name).unlink(missing_ok=True)
@@ -161,7 +202,7 @@ def main() -> None:
 
     warnings.simplefilter("ignore")  # SyntaxWarnings about other people's code
     sys.setrecursionlimit(10_000)
-    finish(Path(sys.argv[1]).resolve(), sys.argv[2], pyc_worker)
+    finish(Path(sys.argv[1]).resolve(), sys.argv[2], pyc_worker, sys.argv[3])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs the wheels of one layer with uv into /out, by hash, and gives /out its final form; the `layer-…` stages run it.
 #
-#   wheels.sh REQUIREMENTS      lines `name==version --hash=sha256:…`; none: only what is in /out already
+#   wheels.sh REQUIREMENTS      lines `name==version --hash=sha256:…`, and `# leave out: PACKAGE/GLOB`, a comment to uv,
+#                               for files of a wheel that are not wanted; none: only what is in /out already
 #
 # Environment: PYTHON, the stack's "3.10". /run/tools/uv; /run/built, wheels made from source, and secrets uv_toml and ca, if
 # given.
@@ -23,4 +24,4 @@ install() {
 
 mkdir -p /out
 [[ -z $1 ]] || install "$1"
-PYTHONHASHSEED=0 /opt/verl/bin/python -S -s -B "$here/finish.py" /out "$PYTHON"
+PYTHONHASHSEED=0 /opt/verl/bin/python -S -s -B "$here/finish.py" /out "$PYTHON" "$1"

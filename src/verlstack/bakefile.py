@@ -11,12 +11,12 @@ from verlstack.errors import LockError
 from verlstack.extension import key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from verlstack.download import Artifact
     from verlstack.extension.pin import Extension
-    from verlstack.lockfile import Lock
+    from verlstack.lockfile import Layer, Lock
     from verlstack.pins import Stack
 
 LEFT_OUT = "dev.verlstack.left-out"  # the label of what an image lacks; `verlstack build` sets the same
@@ -121,7 +121,7 @@ def _arguments(stack: Stack, lock: Lock, uv: str, torch: Sequence[str]) -> dict[
         "VERL_STRIP": " ".join(stack.verl.strip),
         **{name: value for name, value in stack.environment if name in stackvariable.OWN},
         stackvariable.NAME: stackvariable.value(stack, lock, complete=_lacks(stack, lock) is None),
-        **{argument(x.name): "\n".join(lines[p] for p in x.packages) for x in lock.layers if x.packages},
+        **{argument(x.name): _layer(x, lines, stack) for x in lock.layers if x.packages},
     }
     if compiled := lock.compiled:
         tools = {tool.project: tool for tool in (*lock.build_tools, *compiled.tools)}
@@ -141,6 +141,12 @@ FROM_LOCK = (*stackvariable.OWN, stackvariable.NAME)  # variables of the image t
 def argument(layer: str) -> str:
     """Name of the Dockerfile's argument for a layer: `nvidia-nccl-cu12` → `NVIDIA_NCCL_CU12`."""
     return re.sub(r"[^A-Z0-9]", "_", layer.upper())
+
+
+def _layer(layer: Layer, lines: Mapping[str, str], stack: Stack) -> str:
+    """A layer's requirements, and what docker/finish.py removes of them: a comment to uv."""
+    gone = [f"# leave out: {package}/{glob}" for package, glob in stack.leave_out if package in layer.packages]
+    return "\n".join([*(lines[package] for package in layer.packages), *gone])
 
 
 def _lines(lock: Lock) -> dict[str, str]:

@@ -256,6 +256,7 @@ def _leave_out(table: Table) -> tuple[tuple[str, str], ...]:
             package != canonicalize_name(package)
             or not path
             or any(part in {"", ".", ".."} for part in path.split("/"))
+            or not path.isprintable()  # a line of its own in the Dockerfile's argument would be installed
         ):
             raise BadValueError(f"leave_out.{place!r} must be package/path, the path as in site-packages")
         found.append((package, path))

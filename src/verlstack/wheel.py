@@ -145,7 +145,8 @@ def without(planned: Plan, venv: Venv, globs: Sequence[str]) -> Plan:
         found = fnmatch.filter((entry.path for entry in planned.entries), f"{venv.site_packages}/{glob}")
         if not found:
             what = f"{planned.wheel} has no file {glob} that could be left out"
-            raise WheelError(what, where=planned.wheel, todo="mend leave_out in stacks.toml")
+            todo = "mend leave_out in stacks.toml; a stack that inherits it may drop it, or have its own instead"
+            raise WheelError(what, where=planned.wheel, todo=todo)
         gone.update(found)
     rows = zip(planned.entries, planned.hashes, strict=True)
     kept = [(entry, digest) for entry, digest in rows if entry.path not in gone]

@@ -79,6 +79,15 @@ def test_a_layers_argument_holds_its_own_pins_alone(stack):
     assert "SMOKE" not in arguments
 
 
+def test_what_a_layers_packages_leave_out_stands_in_its_argument(stack):
+    """A comment to uv, and an argument of this layer's stage alone: another glob builds no other layer again."""
+    names = (("six", "six/b/*"), ("torch", "torch/bin/protoc"), ("six", "six/a.py"), ("not-here", "x"))
+    arguments = rendered(dataclasses.replace(stack, leave_out=names), a_lock(compiled()))["args"]
+    assert arguments["TORCH"] == f"torch==2.3.1 --hash=sha256:{'1' * 64}\n# leave out: torch/torch/bin/protoc"
+    assert arguments["LIBS"].splitlines()[2:] == ["# leave out: six/six/b/*", "# leave out: six/six/a.py"]
+    assert {name for name, text in arguments.items() if "leave out" in text} == {"TORCH", "LIBS"}
+
+
 def test_sources_are_named_by_the_hash_of_the_sdist(stack):
     assert rendered(stack, a_lock())["args"]["SDISTS"] == f"antlr==4.9 --hash=sha256:{'4' * 64}"
 

@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import io
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -89,9 +90,9 @@ def tree(root):
     }
 
 
-def composed(path):
+def composed(path, globs=()):
     """What the composer puts into the image for a wheel, in the same form."""
-    planned = wheel.plan(path, VENV, TAGS)
+    planned = wheel.without(wheel.plan(path, VENV, TAGS), VENV, globs)
     with Reader() as reader:
         files = {entry.path: (reader.read(entry.content), entry.mode) for entry in planned.entries}
     bytecode = []
@@ -119,6 +120,44 @@ def test_both_builders_make_the_same_files(finished):
     files = composed(path)
     assert tree(root) == files
     assert folders(root) == {str(parent) for name in files for parent in Path(name).parents} - {"."}
+
+
+@pytest.mark.parametrize(
+    "globs", [("demo/__init__.py",), ("demo/*",), ("*data*", "demo/t[a-z]ol"), ("demo-1.0.dist-info/W*",)]
+)
+def test_both_builders_leave_the_same_files_out(tmp_path, globs):
+    path, root = DEMO.write(tmp_path), tmp_path / "out"
+    as_uv_leaves_it(path, root)
+    lines = ["demo==1.0 --hash=sha256:00", *(f"# leave out: demo/{glob}" for glob in globs)]
+    finish.finish(root.resolve(), "3.10", worker, "\n".join(lines))
+    files = composed(path, globs)
+    assert tree(root) == files
+    assert files.keys() < composed(path).keys()
+    assert folders(root) == {str(parent) for name in files for parent in Path(name).parents} - {"."}
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ("demo/demo/none.py", "no demo/none.py that could be"),
+        ("other/demo/x.py", "no package other of which files could"),
+    ],
+)
+def test_what_is_not_there_cannot_be_left_out(tmp_path, place, says):
+    root = tmp_path / "out"
+    as_uv_leaves_it(DEMO.write(tmp_path), root)
+    with pytest.raises(SystemExit, match=says):
+        finish.finish(root.resolve(), "3.10", worker, f"# leave out: {place}")
+
+
+def test_what_another_package_has_too_is_not_left_out_in_silence(tmp_path):
+    """Two wheels may have one file; without it the RECORD of the other would lie."""
+    root = tmp_path / "out"
+    for name in ("demo", "zdemo"):
+        as_uv_leaves_it(Wheel(name=name, files={"shared/x.py": b"1\n"}).write(tmp_path), tmp_path / name)
+        shutil.copytree(tmp_path / name, root, dirs_exist_ok=True)
+    with pytest.raises(FileNotFoundError, match=r"shared/x\.py"):
+        finish.finish(root.resolve(), "3.10", worker, "# leave out: zdemo/shared/x.py")
 
 
 def test_record_is_sorted_and_true(finished):

@@ -412,7 +412,7 @@ def test_names_that_are_no_file_names(name, tmp_path):
         load(tmp_path, document, name)
 
 
-@pytest.mark.parametrize("place", ["six", "six/", "Six/x.py", "six/../x.py", "six//x.py"])
+@pytest.mark.parametrize("place", ["six", "six/", "Six/x.py", "six/../x.py", "six//x.py", "six/x\nevil==1"])
 def test_what_is_no_file_of_a_package(place, tmp_path):
     with pytest.raises(PinsError, match=r"leave_out.* must be package/path"):
         load(tmp_path, bent(stack__demo__leave_out={place: "a stray"}))
