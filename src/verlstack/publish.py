@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from verlstack.base.reference import Reference
     from verlstack.delivery import Delivered
     from verlstack.imagefacts import Facts
+    from verlstack.releases import Release
     from verlstack.workshop import Workshop
 
 
@@ -29,6 +30,7 @@ class Report:
         reference: HOST/REPOSITORY:TAG.
         lock: `sha256:…` of the lock that it was made from.
         new: the tag was not there before.
+        release: what was recorded of it; None where nothing was to be.
     """
 
     reference: str
@@ -36,6 +38,7 @@ class Report:
     lock: str
     facts: Facts
     new: bool
+    release: Release | None
     blobs: Delivered
     seconds: float
 
@@ -76,18 +79,25 @@ def publish(layout: Path, place: str, shop: Workshop, *, insecure: bool, record:
         delivery.check_tag(writer, facts.tag, digest)  # somebody else may have been faster
         writer.push_manifest((layout / oci.blob_path(digest)).read_bytes(), oci.MANIFEST, facts.tag)
     name = f"{ref.host}/{ref.repository}:{facts.tag}"
+    release = None
     if record:
-        made = releases.Release(
+        release = releases.Release(
             release=f"{facts.stack} {facts.date}",
             reference=name,
             digest=digest,
             lock=lock,
             dockerfile=releases.dockerfile(shop.constraints),
         )
-        releases.record(made, shop.constraints)
-    seconds = time.monotonic() - start
+        releases.record(release, shop.constraints)
     return Report(
-        reference=name, digest=digest, lock=lock, facts=facts, new=before is None, blobs=sent, seconds=seconds
+        reference=name,
+        digest=digest,
+        lock=lock,
+        facts=facts,
+        new=before is None,
+        release=release,
+        blobs=sent,
+        seconds=time.monotonic() - start,
     )
 
 
