@@ -1,5 +1,6 @@
 """The command line: one line for a user's mistake, an exit code for programs, a traceback only when asked for."""
 
+import dataclasses
 import hashlib
 import io
 import json
@@ -301,6 +302,18 @@ def test_build(checkout, capsys, monkeypatch):
     assert "archive:    dist/demo.tar" in out
     dist = checkout.parent / "dist"
     assert seen == [("demo", "demo", {"base": "debian", "fast": True, "dist": dist, "output": None})]
+
+
+def test_a_base_with_a_long_name_leaves_the_sizes_readable(checkout, capsys, monkeypatch):
+    name = f"registry.example.org:5000/team/verl/base:cu121@sha256:{'1' * 64}"
+    base = dataclasses.replace(REPORT.rows[0], layer="base 1/2", pins=name)
+    large = dataclasses.replace(REPORT.rows[0], layer="nvidia-nvjitlink-cu12", raw_bytes=1_624_000_000)
+    report = dataclasses.replace(REPORT, base=name, rows=(base, large))
+    module(monkeypatch, "build", build=lambda *_, **__: report)
+    assert cli.main(["build", "demo"]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[2].split()[-4:] == ["abababababab", "1624.0", "2.0", "cached"]
+    assert out.count(name) == 1, "in full below the table"
 
 
 def test_build_for_programs(checkout, capsys, monkeypatch, tmp_path):

@@ -209,8 +209,8 @@ def _table(report: Report) -> None:
     from rich.table import Table  # noqa: PLC0415
 
     table = Table(box=None, pad_edge=False)
-    for name in ("layer", "pin", "diff_id"):
-        table.add_column(name, no_wrap=True)
+    for name, most in (("layer", None), ("pin", 50), ("diff_id", None)):  # a base by digest would leave no room
+        table.add_column(name, no_wrap=True, max_width=most)
     for name in ("raw MB", "stored MB", ""):
         table.add_column(name, justify="right", no_wrap=True)
     for row in report.rows:
