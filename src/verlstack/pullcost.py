@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-_BASE = "base "  # before the base's reference in the name of its layers
+BASE = "base "  # before the base's reference in the name of its layers
 _OF_NO_LOCK = "interpreter"
 
 
@@ -63,7 +63,7 @@ class PullCost:
 
 def is_below(name: str) -> bool:
     """Whether a layer of this name is of base or interpreter, which no lock decides."""
-    return name.startswith(_BASE) or name == _OF_NO_LOCK
+    return name.startswith(BASE) or name == _OF_NO_LOCK
 
 
 def cost(

@@ -80,13 +80,16 @@ def lock(found=None):
     )  # fmt: skip
 
 
-def image(folder, found=None, *, labels=None):
-    """A layout of these layers, with history and labels as ours have them."""
+def image(folder, found=None, *, labels=None, names=None):
+    """A layout of these layers, with history and labels as ours have them; `names` of the layers, if not the keys."""
     files = found or layers()
     known = {"dev.verlstack.lock": f"sha256:{'d' * 64}", "dev.verlstack.stack": "tiny",
              "org.opencontainers.image.title": "verlstack tiny-sdpa", "dev.verlstack.base.scope": "local",
              "dev.verlstack.base": "bootstrapped from Debian"}  # fmt: skip
-    config = {"created": "2025-03-04T00:00:00Z", "history": [{"created_by": f"verlstack: {name}"} for name in files]}
+    config = {
+        "created": "2025-03-04T00:00:00Z",
+        "history": [{"created_by": f"verlstack: {name}"} for name in names or files],
+    }
     config["config"] = {"Labels": known | (labels or {})}
     return layouts.write(folder, *files.values(), config=config)
 

@@ -62,6 +62,27 @@ def test_everything_is_there_with_version_hash_and_licence(inventory):
     assert found["gcc"].purl == "pkg:deb/debian/gcc@4%3A12.2.0-3?arch=amd64&distro=debian-12"
 
 
+def test_a_base_of_several_layers(tmp_path):
+    """They all are called after the base."""
+    files = layers()
+    folder = image(
+        tmp_path / "image", files, names=("base reg.io/x@sha256:1", "base reg.io/x@sha256:1", *list(files)[2:])
+    )
+    found = contents.read(folder, **vars(surroundings(tmp_path)))
+    assert list(found)[:3] == ["base reg.io/x@sha256:1, layer 1", "base reg.io/x@sha256:1, layer 2", "torch"]
+    components = by_name(take(found, lock(files)))
+    assert components["cpython"].layer == "base reg.io/x@sha256:1, layer 2"
+    assert components["libc6"].layer == "base reg.io/x@sha256:1, layer 1"
+
+
+@pytest.mark.parametrize("name", ["torch", "interpreter"])
+def test_other_layers_of_one_name_are_refused(tmp_path, name):
+    files = layers()
+    folder = image(tmp_path / "image", files, names=("base debian", name, name, *list(files)[3:]))
+    with pytest.raises(LockError, match="one name"):
+        contents.read(folder, **vars(surroundings(tmp_path)))
+
+
 def test_package_urls_are_ones(inventory):
     for one in inventory.components:
         assert PackageURL.from_string(one.purl).name

@@ -10,11 +10,12 @@ import io
 import json
 import posixpath
 import re
+from collections import Counter
 from concurrent import futures
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from verlstack import canonical, images, oci, trees
+from verlstack import canonical, images, oci, pullcost, trees
 from verlstack.base import aptsources, dpkg
 from verlstack.cache import atomic
 from verlstack.errors import LockError
@@ -89,11 +90,11 @@ def read(layout: Path, cache: Cache, workers: int, progress: Progress) -> dict[s
     A layer that was read before is not read again: its digest names its bytes, and its contents with them.
 
     Raises:
-        LockError: a layer is missing, not what its digest says, or two have one name.
+        LockError: a layer is missing, not what its digest says, or two of the lock's have one name.
         ProofError: a layer cannot be read.
     """
     _, manifest, config = oci.read_layout(layout)
-    names = images.names(manifest, config)
+    names = tuple(_apart(images.names(manifest, config)))
     if len(set(names)) != len(names):
         raise LockError("two layers of this image have one name", where=str(layout), todo="build the image again")
     known = [_kept(cache, entry["digest"]) for entry in manifest["layers"]]
@@ -112,6 +113,15 @@ def read(layout: Path, cache: Cache, workers: int, progress: Progress) -> dict[s
             what = f"the layer {name} is not what the image's config says: {one.diff_id}, not {diff_id}"
             raise LockError(what, where=str(layout), todo="build the image again")
     return found
+
+
+def _apart(names: tuple[str, ...]) -> Iterator[str]:
+    """The names with a number at those of a base's layers, which are all called after the base."""
+    seen: Counter[str] = Counter()
+    for name in names:
+        seen[name] += 1
+        several = name.startswith(pullcost.BASE) and names.count(name) > 1
+        yield f"{name}, layer {seen[name]}" if several else name
 
 
 def _place(cache: Cache, digest: str) -> Path:
