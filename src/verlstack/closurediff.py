@@ -148,7 +148,7 @@ def numbered(layers: Iterable[Layer]) -> dict[str, str]:
 
 def _packages(one: Side, other: Side) -> tuple[tuple[Change, ...] | None, list[str]]:
     """Versions that differ: of all packages where the layers tell them, else of those that the labels pin."""
-    first, second = (_versions(needed(*pair)) for pair in ((one, other), (other, one)))
+    first, second = (_versions(_telling(*pair)) for pair in ((one, other), (other, one)))
     if first is not None and second is not None:
         if "lock" in {one.kind, other.kind}:
             first, second = ({k: v for k, v in x.items() if ":" not in k} for x in (first, second))
@@ -158,6 +158,16 @@ def _packages(one: Side, other: Side) -> tuple[tuple[Change, ...] | None, list[s
         return None, [f"versions: not known, for neither a lock here nor a label tells them ({why})"]
     note = f"versions: of the pins in the labels alone; the lock of {why} is not here, so the rest is not known"
     return changes(one.pins, other.pins), [note]
+
+
+def _telling(one: Side, other: Side) -> tuple[Layer, ...]:
+    """Layers of the first whose packages are compared: those that differ, and where bases differ, all of the base.
+
+    Each layer of a base has the packages of all of them, because no label tells which has which.
+    """
+    mine, theirs = (tuple(x for x in side.layers if x.name.startswith(pullcost.BASE)) for side in (one, other))
+    differ = {x.diff_id for x in mine} != {x.diff_id for x in theirs}
+    return (*(mine if differ else ()), *(x for x in needed(one, other) if x not in mine))
 
 
 def _versions(layers: Iterable[Layer]) -> dict[str, str] | None:

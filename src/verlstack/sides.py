@@ -143,7 +143,7 @@ def _layer(
     labels: Mapping[str, str],
 ) -> Layer:
     if pullcost.is_below(name):
-        packages: Mapping[str, str] | None = _debian(labels)
+        packages: Mapping[str, str] | None = _debian(labels) if name.startswith(pullcost.BASE) else {}
     else:
         packages = known.get(name)
     return Layer(

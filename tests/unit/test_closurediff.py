@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from verlstack import closurediff, pullcost
+from support import imagelayers
+from verlstack import closurediff, pullcost, sides
 from verlstack.closurediff import Side
 from verlstack.pullcost import Layer
 
@@ -37,6 +38,25 @@ def test_added_removed_changed_and_the_layer_that_has_them():
     assert [(x.name, x.one, x.other) for x in found.layers] == [("libs", "l", "l2")]
     assert found.pull.layers == (("libs", 120),)
     assert (found.pull.known, found.pull.complete, found.same) == (170, True, False)
+
+
+def test_the_packages_of_a_base_are_those_of_all_its_layers():
+    """Each of them claims all, for no label tells which has which."""
+    more = Layer(name="base x", diff_id="b2", digest="B2", size=1, packages=BASE.packages)
+    found = closurediff.compare(image(BASE, PYTHON, LIBS), image(BASE, more, PYTHON, LIBS, digest="D2"))
+    assert found.packages == ()
+    assert [x.name for x in found.layers] == ["base x (2)"]
+    newer = dataclasses.replace(more, packages={"debian:gcc": "13"})
+    found = closurediff.compare(
+        image(BASE, LIBS), image(dataclasses.replace(BASE, packages=newer.packages), newer, LIBS, digest="D2")
+    )
+    assert [(x.name, x.one, x.other) for x in found.packages] == [("debian:gcc", "12", "13")]
+
+
+def test_debian_packages_are_the_bases(tmp_path):
+    folder = imagelayers.image(tmp_path / "image", labels={"dev.verlstack.base.packages": "gcc=12"})
+    side = sides.of_layout(folder, "x", {}, here=True)
+    assert [x.packages for x in side.layers[:2]] == [{"debian:gcc": "12"}, {}]
 
 
 def test_the_same_image_costs_nothing():

@@ -69,10 +69,10 @@ def test_a_base_of_several_layers(tmp_path):
         tmp_path / "image", files, names=("base reg.io/x@sha256:1", "base reg.io/x@sha256:1", *list(files)[2:])
     )
     found = contents.read(folder, **vars(surroundings(tmp_path)))
-    assert list(found)[:3] == ["base reg.io/x@sha256:1, layer 1", "base reg.io/x@sha256:1, layer 2", "torch"]
+    assert list(found)[:3] == ["base reg.io/x@sha256:1", "base reg.io/x@sha256:1 (2)", "torch"]
     components = by_name(take(found, lock(files)))
-    assert components["cpython"].layer == "base reg.io/x@sha256:1, layer 2"
-    assert components["libc6"].layer == "base reg.io/x@sha256:1, layer 1"
+    assert components["cpython"].layer == "base reg.io/x@sha256:1 (2)"
+    assert components["libc6"].layer == "base reg.io/x@sha256:1"
 
 
 @pytest.mark.parametrize("name", ["torch", "interpreter"])

@@ -116,12 +116,11 @@ def read(layout: Path, cache: Cache, workers: int, progress: Progress) -> dict[s
 
 
 def _apart(names: tuple[str, ...]) -> Iterator[str]:
-    """The names with a number at those of a base's layers, which are all called after the base."""
+    """The names with a number at a base's second layer and those after it, for they are all called after the base."""
     seen: Counter[str] = Counter()
     for name in names:
         seen[name] += 1
-        several = name.startswith(pullcost.BASE) and names.count(name) > 1
-        yield f"{name}, layer {seen[name]}" if several else name
+        yield f"{name} ({seen[name]})" if name.startswith(pullcost.BASE) and seen[name] > 1 else name
 
 
 def _place(cache: Cache, digest: str) -> Path:
