@@ -90,7 +90,9 @@ def unpack(blob, target):
         zstandard.ZstdDecompressor().stream_reader(packed) as raw,
         tarfile.open(fileobj=raw, mode="r|", encoding="utf-8") as members,
     ):
-        members.extractall(target, filter="fully_trusted")  # noqa: S202 - our own layer, in a temporary folder
+        # Debian 12's own Python 3.11.2 is older than extractall's `filter` (3.11.4).
+        members.extraction_filter = getattr(tarfile, "fully_trusted_filter", None)
+        members.extractall(target)  # noqa: S202 - our own layer, in a temporary folder
 
 
 def lay(entries, target, work):
