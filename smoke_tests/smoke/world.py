@@ -94,8 +94,8 @@ def join(patience: float) -> World:
     if "RANK" not in os.environ:
         return World(rank=0, local_rank=0, size=1, device=device, store=dist.HashStore())
     if os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"]:
-        # torchrun of torch 2.4.0 names the host here, whatever --local-addr says (distributed/elastic/rendezvous/api.py,
-        # RendezvousStoreInfo.build); in a container without a network that name has no address.
+        # torchrun of torch 2.4.0 names the host here, whatever --local-addr says (RendezvousStoreInfo.build in
+        # distributed/elastic/rendezvous/api.py); in a container without a network that name has no address.
         os.environ["MASTER_ADDR"] = "localhost"
     agreement = max(COLLECTIVE, timedelta(seconds=patience)) + MARGIN
     store, rank, size = next(dist.rendezvous("env://", timeout=agreement))
