@@ -49,8 +49,8 @@ def dangerous(name: Name, *, loader: bool = False) -> bool:
     """Whether a checkpoint (a data `loader`'s state) that imports `name` could do anything when it is loaded."""
     if name.module in ("builtins", "__builtin__", "__builtins__"):
         return name.name not in _SAFE_BUILTINS | ({"getattr"} if loader else set())  # dill's way to a method
-    *path, _ = name.name.split(".")  # protocol 4 may walk: torch and `os.system`, some function and `__globals__`
-    walks = any(_DANGEROUS_MODULES.match(part) or part.startswith("__") for part in path)
+    *path, last = name.name.split(".")  # protocol 4 may walk: torch and `os.system`, some function and `__globals__`
+    walks = any(_DANGEROUS_MODULES.match(part) for part in path) or any(p.startswith("__") for p in (*path, last))
     full = f"{name.module}.{name.name}"
     return walks or bool(_DANGEROUS_MODULES.match(name.module)) or full in _DANGEROUS
 

@@ -22,6 +22,17 @@ _COUNTED = {
 }
 
 
+class Name(NamedTuple):
+    """Something that a pickle imports: what unpickling would get as `module.name`."""
+
+    module: str
+    name: str
+
+
+_GETATTR = {Name("builtins", "getattr"), Name("__builtin__", "getattr")}
+_DILL_IMPORT = Name("dill._dill", "_import_module")
+
+
 class PickleError(ValueError):
     """Not a whole pickle; the message says how, `found` what comes before: a reader would have executed that."""
 
@@ -32,13 +43,6 @@ class PickleError(ValueError):
 
 class TooLongError(PickleError):
     """A pickle of more opcodes than are looked at here."""
-
-
-class Name(NamedTuple):
-    """Something that a pickle imports: what unpickling would get as `module.name`."""
-
-    module: str
-    name: str
 
 
 class Storage(NamedTuple):
@@ -121,6 +125,7 @@ class _Walk:
             self.place += 1
             argument = self._argument(op)
             if op.name == "STOP":
+                self._getattr(op.name, self.stack[-1:])
                 self.found.end = self.place
                 return self.found
             self._step(op, argument)
@@ -164,6 +169,7 @@ class _Walk:
             self.marks.pop()  # POP on a mark takes the mark
         else:
             taken = self._pop(op.pops)
+            self._getattr(name, taken)
             for _ in range(op.pushes):
                 self.stack.append(self._value(name, argument, taken))
 
@@ -178,6 +184,11 @@ class _Walk:
         del self.stack[len(self.stack) - count :]
         return taken
 
+    def _getattr(self, name: str, taken: list[Any]) -> None:
+        """Notes getattr as an import where it is more than protocol 2's way to write a class inside of a class."""
+        if name not in ("POP", "POP_MARK") and not (name == "REDUCE" and _inner(*taken)):
+            self.found.names.update({item: None for item in taken if _is_getattr(item)})
+
     def _value(self, name: str, argument: bytes, taken: list[Any]) -> Any:
         if name in _TEXTS:
             return argument.decode("utf-8", "replace") if name in _STRINGS else None
@@ -191,9 +202,12 @@ class _Walk:
 
     def _effect(self, name: str, argument: bytes, taken: list[Any]) -> Any:
         if name in ("GLOBAL", "INST"):
-            return self._import(*argument.decode("utf-8", "replace").split("\n", 1))
+            result = self._import(*argument.decode("utf-8", "replace").split("\n", 1))
+            return self._noted(result) if name == "INST" else result  # INST calls it at once
         if name == "STACK_GLOBAL":
             return self._import(*taken)
+        if name == "REDUCE":
+            return self._call(*taken)
         if name == "BINPERSID":
             self._storage(taken[0])
         elif name.startswith("EXT"):
@@ -205,13 +219,38 @@ class _Walk:
             self.found.hidden.append("STACK_GLOBAL with a computed name")
             return None
         result = Name(module, name)
-        self.found.names[result] = None
-        return result
+        return result if _is_getattr(result) else self._noted(result)
+
+    def _noted(self, name: Name | None) -> Name | None:
+        if name is not None:
+            self.found.names[name] = None
+        return name
+
+    def _call(self, function: Any, arguments: Any) -> Name | None:
+        """What a call gives, where that is an import: the class in a class, or the module that dill looks up."""
+        if function == _DILL_IMPORT:
+            match arguments:
+                case (str() as module,):
+                    return self._noted(Name(module, "*"))
+            self.found.hidden.append("dill's _import_module with a computed name")
+        return self._noted(_inner(function, arguments))
 
     def _storage(self, value: Any) -> None:
         match value:
             case ("storage", kind, str() as key, _, int() as elements, *_):
                 self.found.storages[Storage(getattr(kind, "name", "") or "", key, elements)] = None
+
+
+def _is_getattr(value: Any) -> bool:
+    return isinstance(value, Name) and value in _GETATTR
+
+
+def _inner(function: Any, arguments: Any) -> Name | None:
+    """The name that the call `getattr(a class, a public name)` means; None for any other call."""
+    match arguments:
+        case (Name(module, outer), str() as inner) if _is_getattr(function) and not inner.startswith("_"):
+            return Name(module, f"{outer}.{inner}")
+    return None
 
 
 def _number(argument: bytes, layout: str) -> int:

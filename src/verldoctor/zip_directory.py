@@ -9,6 +9,7 @@ from typing import BinaryIO, NamedTuple
 
 _END, _END64, _LOCATOR64, _ENTRY, _LOCAL = b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07", b"PK\x01\x02", b"PK\x03\x04"
 _COMMENT = 65_535  # longest comment behind the end record
+_LOCATOR_SIZE = 20
 _LARGEST = 64 << 20  # a table of contents of 64 MiB has about half a million entries
 _FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF  # "see the 64-bit field"
 STORED, DEFLATED = 0, 8
@@ -52,7 +53,7 @@ def entries(stream: BinaryIO) -> dict[str, Entry]:
 
 def _table(stream: BinaryIO, total: int) -> tuple[int, int, int]:
     """Offset and size of the table of contents, and how far all offsets are shifted by bytes before the zip."""
-    start = max(0, total - _COMMENT - 22)
+    start = max(0, total - _COMMENT - 22 - _LOCATOR_SIZE)
     stream.seek(start)
     tail = stream.read()
     place = tail.rfind(_END)
@@ -60,16 +61,16 @@ def _table(stream: BinaryIO, total: int) -> tuple[int, int, int]:
         raise ZipError("the end of the zip is missing: the file is cut off")
     count, size, offset = struct.unpack("<H2I", tail[place + 10 : place + 20])
     end = start + place
-    if count == _FULL16 or _FULL32 in (size, offset):
-        locator = tail[max(0, place - 20) : place]
-        if locator[:4] != _LOCATOR64:
-            raise ZipError("the 64-bit end record is missing")
-        stream.seek(int.from_bytes(locator[8:16], "little"))
+    locator = tail[max(0, place - _LOCATOR_SIZE) : place]
+    if locator[:4] == _LOCATOR64:  # torch.save writes the 64-bit records always, other writers when they must
+        end = int.from_bytes(locator[8:16], "little")
+        stream.seek(end)
         record = stream.read(56)
         if record[:4] != _END64 or len(record) < 56:
             raise ZipError("the 64-bit end record is damaged")
         size, offset = struct.unpack("<2Q", record[40:56])
-        end = int.from_bytes(locator[8:16], "little")
+    elif count == _FULL16 or _FULL32 in (size, offset):
+        raise ZipError("the 64-bit end record is missing")
     if offset + size > end:
         raise ZipError("the table of contents would lie behind its end")
     return offset, size, end - offset - size
