@@ -119,7 +119,7 @@ class Scan:
         if not all(columns.proves_lines(pile) for _, columns, pile in piles if pile):
             return False
         self._sortings, self._mixed = _MOST_SORTINGS, True
-        self._add((), block.count(b"\n"))
+        self._add((), sum(len(pile) for _, _, pile in piles))
         return True
 
     def _single(self, block: bytes, *, text_right: bool) -> None:
