@@ -76,7 +76,9 @@ def _judge(config: Config, context: Context, *, quiet: bool = False) -> list[Fin
 
     findings = list(fsdp_names.judge(config))
     findings += [say("fsdp", "FSDP-REPEATED", place) for place in config.repeated[:5]]
-    if fsdp_training.recognises(config):
+    if program := fsdp_training.other_program(config):
+        findings.append(say("fsdp", "FSDP-NO-TRAINING", config.name, measured=program))
+    elif fsdp_training.recognises(config):
         findings += fsdp_training.judge(config, context)
     elif fsdp_plain.recognises(config):
         findings += fsdp_plain.judge(config, context)

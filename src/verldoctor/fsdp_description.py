@@ -27,10 +27,15 @@ BESIDE = {
 _SECTIONS = ("fsdp", "fsdp_config", "fsdp_plugin")
 _STEPS = {
     "load": "load", "load_weights": "load", "from_pretrained": "load", "load_model": "load", "init": "load",
+    "load_checkpoint": "load", "load_state_dict": "load", "load_pretrained": "load",
     "wrap": "wrap", "fsdp": "wrap", "shard": "wrap", "fsdp_wrap": "wrap", "wrap_fsdp": "wrap",
+    "wrap_model": "wrap", "apply_fsdp": "wrap", "fully_shard": "wrap",
     "move": "move", "to": "move", "to_cuda": "move", "cuda": "move", ".to('cuda')": "move", "to('cuda')": "move",
     "to_device": "move", "device": "move", ".cuda()": "move", "to(cuda)": "move",
+    "to_gpu": "move", "move_to_gpu": "move", "move_to_cuda": "move", "move_to_device": "move",
     "optimizer": "optimizer", "optim": "optimizer", "create_optimizer": "optimizer", "make_optimizer": "optimizer",
+    "build_optimizer": "optimizer", "init_optimizer": "optimizer", "optimiser": "optimizer", "adam": "optimizer",
+    "adamw": "optimizer", "sgd": "optimizer",
     "lora": "adapters", "peft": "adapters", "get_peft_model": "adapters", "add_lora": "adapters",
     "adapter": "adapters", "adapters": "adapters", "freeze": "adapters",
     "compile": "compile", "torch.compile": "compile", "torch_compile": "compile",

@@ -24,6 +24,8 @@ _VLLM_FROM = "0.6.6.post2.dev252"
 
 def judge(training: Training) -> Iterator[Finding]:
     """What of `training` the stack cannot do."""
+    for role in _roles(training):
+        yield from model_known(training, f"{_ROLES[role]}.path", _ROLES[role])
     yield from _critic(training)
     yield from _reward_model(training)
     for role in _roles(training):
@@ -31,6 +33,14 @@ def judge(training: Training) -> Iterator[Finding]:
     yield from _ulysses(training)
     yield from _shuffle(training)
     yield from _rollout(training)
+
+
+def model_known(training: Training, key: str, section: str) -> Iterator[Finding]:
+    """Whether transformers has the model type that `key` names; a model may bring its own code, if that is allowed."""
+    kind = model_type(training.get(key)) if training.given(key) else ""
+    if kind and has("config", kind, training.stack) is False and not training.on(f"{section}.trust_remote_code"):
+        since = brought_by("config", kind)
+        yield from training.say("FSDP-MODEL-TYPE", key, family=kind, since=_later(since), right="a type it has")
 
 
 def _roles(training: Training) -> list[str]:

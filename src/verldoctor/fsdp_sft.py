@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from verldoctor import fsdp_sections
+from verldoctor.fsdp_limits import model_known
 from verldoctor.modeltype import model_type
 from verldoctor.saying import listed
 
@@ -21,6 +22,7 @@ _TRUNCATIONS = ("error", "left", "right")  # verl/utils/dataset/sft_dataset.py
 
 def judge(training: Training) -> Iterator[Finding]:
     """What of an SFT configuration verl or the stack cannot do. LoRA is fine: verl wraps each LoRA layer by itself."""
+    yield from model_known(training, "model.partial_pretrain", "model")
     for rule in (_keys, _data, _batch, _parallel, _offload, _lora):
         yield from rule(training)
     yield from fsdp_sections.wrapping(training, f"{_FSDP}.wrap_policy", "model.partial_pretrain")

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 _RL_KEYS = ("actor_rollout_ref", "algorithm", "critic", "reward_model")
 _SFT_KEYS = ("model.partial_pretrain", "model.lora_rank", "data.micro_batch_size_per_gpu", "data.response_key")
+_OTHERS = {  # trainer/config/generation.yaml and evaluation.yaml, v0.2.0.post2
+    "main_generation": {"data.path", "data.output_path", "model.path"},
+    "main_eval": {"data.path", "data.response_key", "data.reward_model_key"},
+}
 _INTERPOLATIONS = 8  # ${a} that is ${b} that is …; verl's own chains have two links
 
 
@@ -85,6 +89,14 @@ class Training:
 def pins(stack: Mapping[str, str]) -> dict[str, str]:
     """The versions that sentences of the rules may quote."""
     return {name: stack.get(name, "?") for name in ("torch", "transformers", "verl", "vllm")}
+
+
+def other_program(config: Config) -> str:
+    """The program of verl that `config` is for, where that is one that trains nothing: its two smaller YAML files."""
+    for name, keys in _OTHERS.items():
+        if keys <= config.settings.keys() and not any(key.startswith("actor_rollout_ref.") for key in config.settings):
+            return name
+    return ""
 
 
 def recognises(config: Config) -> bool:

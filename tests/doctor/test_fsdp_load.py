@@ -20,7 +20,7 @@ from verldoctor.overrides import certain
 if TYPE_CHECKING:
     from verldoctor.finding import Finding
 
-CODES = {"FSDP-UNREADABLE", "FSDP-UNKNOWN", "FSDP-HYDRA-PLUS", "FSDP-HYDRA-EXISTS"}
+CODES = {"FSDP-UNREADABLE", "FSDP-UNKNOWN", "FSDP-NO-TRAINING", "FSDP-HYDRA-PLUS", "FSDP-HYDRA-EXISTS"}
 STACK = {"torch": "2.3.1+cu121", "transformers": "4.41.2", "verl": "0.2.0.post2"}
 RAN = """
 set -x
@@ -347,6 +347,11 @@ def test_what_is_something_else_is_said_to_be(tmp_path: Path) -> None:
     file = tmp_path / "compose.yaml"
     file.write_text("services: {web: {image: x}}")
     assert codes(judged(file)) == {"FSDP-UNKNOWN"}
+    data = "data: {path: t.parquet, prompt_key: prompt, "
+    file.write_text(data + "response_key: responses, data_source_key: data_source, reward_model_key: reward_model}")
+    assert codes(judged(file)) == {"FSDP-NO-TRAINING"}
+    file.write_text(data + "n_samples: 5, output_path: o.parquet}\nmodel: {path: m}\nrollout: {name: vllm}")
+    assert codes(judged(file)) == {"FSDP-NO-TRAINING"}
     file.write_text("fsdp: {}")
     assert judged(file) == []
 

@@ -23,6 +23,7 @@ PAIRS = {
     "FSDP-OPTIMIZER-EARLY": [
         ("order: [load, optimizer, wrap]\nfsdp: {}", "order: [load, optimizer, wrap]\nfsdp: {use_orig_params: true}"),
         ("steps: load -> optim -> fsdp\nfsdp: {}", "steps: load -> fsdp -> optim\nfsdp: {}"),
+        ("order: [load, AdamW, fully_shard]\nfsdp: {}", "order: [load, fully_shard, optimiser, to_gpu]\nfsdp: {}"),
     ],
     "FSDP-OFFLOAD-MOVE": [
         (GOOD + FSDP + "cpu_offload: true}", "order: [load, wrap, optimizer]\n" + FSDP + "cpu_offload: true}"),

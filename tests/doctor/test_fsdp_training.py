@@ -44,6 +44,8 @@ SFT = {
 }
 A, R, C, M = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "critic", "reward_model"
 WRAP = f"{A}.fsdp_config.wrap_policy.transformer_layer_cls_to_wrap"
+ACTOR_MODEL = "actor_rollout_ref.model"
+DEEPSEEK = {f"{ACTOR_MODEL}.path": "a/DeepSeek-V3", f"{ACTOR_MODEL}.trust_remote_code": True}
 GPT2 = {"actor_rollout_ref.model.path": "gpt2"}
 PAD = {"actor_rollout_ref.model.use_remove_padding": True}
 SP = {f"{A}.ulysses_sequence_parallel_size": 2, **PAD}
@@ -57,6 +59,11 @@ REWARD = {
 
 # code: (base, stack, changes that break the rule, changes that do not)
 PAIRS = {
+    "FSDP-MODEL-TYPE": [
+        (RUNS, CU121, {f"{ACTOR_MODEL}.path": "Qwen/Qwen3-8B"}, {f"{ACTOR_MODEL}.path": "Qwen/Qwen2.5-7B"}),
+        (RUNS, CU121, {f"{ACTOR_MODEL}.path": "a/DeepSeek-V3"}, DEEPSEEK),
+        (SFT, CU121, {"model.partial_pretrain": "google/gemma-2-2b"}, {"model.partial_pretrain": "google/gemma-2b"}),
+    ],
     "FSDP-CRITIC": [(RUNS, CU121, {"algorithm.adv_estimator": "gae"}, {"algorithm.adv_estimator": "gae", **GPT2})],
     "FSDP-CRITIC-UNSURE": [
         (
@@ -247,6 +254,16 @@ def test_rules_about_verl_0_2_are_silent_on_a_verl_that_nobody_read(tmp_path: Pa
         f"{A}.strategy": "fsdp2",
     }
     assert judged(tmp_path, asked, LATER) == []
+
+
+def test_keys_of_megatron_are_its_own(tmp_path: Path) -> None:
+    asked = {
+        **RUNS,
+        f"{A}.strategy": "megatron",
+        f"{A}.megatron.tensor_model_parallel_size": 4,
+        f"{A}.load_weight": True,
+    }
+    assert codes(judged(tmp_path, asked, CU121)) & {"FSDP-STRATEGY", "FSDP-KEY-UNKNOWN"} == {"FSDP-STRATEGY"}
 
 
 def test_a_type_comes_from_config_json_before_the_name(tmp_path: Path) -> None:
