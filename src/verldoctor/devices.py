@@ -124,7 +124,8 @@ def _bad_numbers(table: Mapping[str, Any], subject: str) -> Iterator[Finding]:
                 continue
             yield from _bad_number(prefix + key, value, subject)
     if not isinstance(table.get("gpus"), (list, type(None))):
-        yield from _bad_number("gpus", table["gpus"], subject, least=0)
+        trains = any(_number(table, name) for name in ("micro", "micro_total", "mini", "train"))
+        yield from _bad_number("gpus", table["gpus"], subject, least=int(trains))
 
 
 def _bad_number(key: str, value: object, subject: str, least: int = 1) -> Iterator[Finding]:

@@ -110,7 +110,16 @@ def _file(path: Path, context: Context) -> Iterator[Finding]:
 def _text(path: Path, text: str, subject: str, context: Context) -> Iterator[Finding]:
     yield from envnames.judge(text, subject, context.stack)
     if path.suffix in (".txt", ".in"):
-        yield from envdists.judge_versions(envnames.requirements(text), subject)
+        versions = envnames.requirements(text)
+        yield from envdists.judge_versions(versions, subject)
+        yield from _listed_torch(versions.get("torch", ""), subject)
+
+
+def _listed_torch(version: str, subject: str) -> Iterator[Finding]:
+    """Whether a list names a torch without CUDA, which its version's local part tells; `cu118` there would run."""
+    public, _, local = version.partition("+")
+    if local.lower().startswith("cpu"):
+        yield found("env", "ENV-TORCH-CPU", f"{subject}: torch", measured=safe(version, 40), right=safe(public, 40))
 
 
 def _dump(table: Mapping[str, Any], subject: str, context: Context) -> Iterator[Finding]:
@@ -118,7 +127,10 @@ def _dump(table: Mapping[str, Any], subject: str, context: Context) -> Iterator[
         yield found("env", "ENV-FILE", subject, measured=f"none of its keys is known ({safe(', '.join(table), 80)})")
     versions = {normal(name): version for name, version in texts(table.get("packages")).items()}
     torch = versions.get("torch", "")
+    if "packages" in table and not versions:
+        yield found("env", "ENV-FILE", subject, measured="its list of packages is empty")
     yield from envdists.judge_versions(versions, subject)
+    yield from _listed_torch(torch, subject)
     yield from envpaths.judge(texts(table.get("env")), torch, here=False, image=None)
     parts = str(table.get("python", "")).split(".")[:2]
     if len(parts) == 2 and all(part.isdecimal() and len(part) < 4 for part in parts):

@@ -63,6 +63,8 @@ def _file(path: Path, stack: Mapping[str, str]) -> Iterator[Finding]:
         return
     if not _KNOWN & facts.keys():
         yield found("host", "HOST-DUMP", subject, measured=f"none of its keys is known ({safe(', '.join(facts), 80)})")
+    elif all(facts[key] is None for key in _KNOWN & facts.keys()):
+        yield found("host", "HOST-DUMP", subject, measured="none of its keys has a value")
     yield from judge(facts, subject, stack)
 
 
@@ -102,6 +104,8 @@ def _smi(text: str, subject: str, stack: Mapping[str, str]) -> Iterator[Finding]
     if not gpus:
         first = next((line for line in text.splitlines() if line.strip()), "")
         yield found("host", "HOST-SMI-EMPTY", subject, measured=f"it begins with {safe(first, 60)!r}")
+    elif "driver_version" in text and not any(each.driver for each in gpus):
+        yield found("host", "HOST-SMI-EMPTY", subject, measured="no driver version stands under driver_version")
     yield from gpu.judge(gpus, subject, stack)
 
 

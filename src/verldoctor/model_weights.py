@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from verldoctor import safetensors_header
+from verldoctor import safetensors_header, zip_directory
 from verldoctor.bounded import Unreadable, read_object
 from verldoctor.model_folder import Folder, is_pointer
 from verldoctor.saying import listed
@@ -107,8 +107,7 @@ def _shapes(folder: Folder, name: str) -> tuple[dict[str, list[int]] | None, lis
     if is_pointer(folder, name):
         return None, list(folder.say("MODEL-LFS", name, measured=f"{folder.files[name]} bytes"))
     if not name.endswith(".safetensors"):
-        empty = folder.files[name] == 0
-        return None, list(folder.say("MODEL-SHARD-BROKEN", name, measured="0 bytes")) if empty else []
+        return None, _pickled(folder, name)
     try:
         with (folder.path / name).open("rb") as stream:
             return safetensors_header.shapes(stream), []
@@ -116,6 +115,21 @@ def _shapes(folder: Folder, name: str) -> tuple[dict[str, list[int]] | None, lis
         return None, list(folder.say("MODEL-NOT-EXAMINED", name, measured=error))
     except (OSError, ValueError) as error:
         return None, list(folder.say("MODEL-SHARD-BROKEN", name, measured=getattr(error, "strerror", None) or error))
+
+
+def _pickled(folder: Folder, name: str) -> list[Finding]:
+    """Whether a .bin file is whole: torch's zip with its table of contents, or the format before torch 1.6."""
+    try:
+        with (folder.path / name).open("rb") as stream:
+            head = stream.read(2)
+            if head == b"PK":
+                zip_directory.entries(stream)
+            elif head[:1] != b"\x80":
+                problem = f"it begins with {head!r}" if head else "0 bytes"
+                return list(folder.say("MODEL-SHARD-BROKEN", name, measured=problem))
+    except (OSError, zip_directory.ZipError) as error:
+        return list(folder.say("MODEL-SHARD-BROKEN", name, measured=getattr(error, "strerror", None) or error))
+    return []
 
 
 def _fits(folder: Folder, names: set[str], tensors: dict[str, list[int]]) -> Iterator[Finding]:

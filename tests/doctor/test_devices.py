@@ -59,7 +59,7 @@ BOTH: dict[str, tuple[Any, Any]] = {
         {"gpus": 8, "pools": {"a": [8]}, "mapping": {"critic": "b"}},
         {"gpus": 8, "pools": {"a": [8]}, "mapping": {"critic": "a"}},
     ),
-    "DEVICES-NUMBER": ({"gpus": 8, "micro_batch": 0}, {"gpus": 0}),
+    "DEVICES-NUMBER": ({"gpus": 8, "micro_batch": 0}, {"gpus": 0}),  # of a machine; a run: see below
     "DEVICES-VALUE": ({"gpus": "many"}, {"gpus": "8"}),
     "DEVICES-DUMP": ({"colour": "red"}, {"gpus": 8}),
 }
@@ -231,3 +231,9 @@ def test_silence_means_that_verls_assertions_hold(dp: int, mini: int, micro: int
         assert per_gpu % micro == 0
         assert per_gpu // micro >= 1
         assert mini * n % dp == 0
+
+
+def test_a_run_needs_a_gpu_and_a_machine_does_not() -> None:
+    table: dict[str, Any] = {"gpus": 0, "train_batch": 24, "micro_batch": 3}
+    assert "DEVICES-NUMBER" in {finding.code for finding in devices.judge(table, "x")}
+    assert "DEVICES-NUMBER" not in {finding.code for finding in devices.judge({"gpus": 0}, "x")}

@@ -211,6 +211,18 @@ def test_torch_is_judged_by_its_own_word(tmp_path: Path) -> None:
     assert check(tmp_path, image=IMAGE) == ["ENV-CUDA"]
 
 
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [("freeze.txt", "torch=={}\nverl==0.2.0.post2\n"), ("e.json", '{{"packages": {{"torch": "{}"}}}}')],
+)
+def test_a_listed_torch_tells_by_its_local_part_that_it_has_no_cuda(tmp_path: Path, name: str, form: str) -> None:
+    for version, said in (("2.3.1+cpu", ["ENV-TORCH-CPU"]), ("2.3.1+cu121", []), ("2.3.1", [])):
+        (tmp_path / name).write_text(form.format(version))
+        assert [code for code in check(tmp_path / name) if code != "ENV-COMPILE"] == said
+    (tmp_path / "none.json").write_text('{"packages": {}}')
+    assert "ENV-FILE" in check(tmp_path / "none.json")
+
+
 def test_python_is_judged_by_the_image_and_by_torchs_wheels(tmp_path: Path) -> None:
     venv = site(tmp_path / "lib" / "python3.10" / "site-packages").parents[2]
     assert check(venv, image=replace(IMAGE, python="3.10")) == []

@@ -125,7 +125,8 @@ def test_every_rule_has_a_case_both_ways() -> None:
         ("\ufeff470.1, Tesla P40, 6.1\r\n", ["HOST-DRIVER", "HOST-AMPERE"]),  # BOM, no header
         ("name, driver_version\nTesla V100-SXM2-32GB, 460.32.03\n", ["HOST-DRIVER", "HOST-AMPERE"]),  # no capability
         ("| NVIDIA-SMI 470.82  Driver Version: 470.82.01  CUDA Version: 11.4 |", ["HOST-DRIVER"]),
-        ("name, driver_version, compute_cap\nA100, [N/A], [N/A]\n", []),
+        ("name, driver_version, compute_cap\nA100, [N/A], [N/A]\n", ["HOST-SMI-EMPTY"]),
+        ("name, compute_cap\nA100, 8.0\n", []),
         ("name, driver_version, compute_cap\nNVIDIA B200, 570.1, 10.0\n", ["HOST-ARCH"]),
         ("No devices were found\n", ["HOST-SMI"]),
         ("nothing of the kind", ["HOST-SMI-EMPTY"]),
@@ -156,6 +157,11 @@ def test_the_capability_is_known_by_name_where_nvidia_smi_is_old() -> None:
         "NVIDIA GeForce RTX 4090": "8.9",
         "unheard of": "",
     }
+
+
+def test_a_dump_without_values_tells_nothing(tmp_path: Path) -> None:
+    assert codes(tmp_path, '{"nofile": null, "shm_bytes": null}') == ["HOST-DUMP"]
+    assert codes(tmp_path, '{"nofile": null, "uid": 0}') == []
 
 
 def test_a_dump_of_this_machine_reads_back(tmp_path: Path) -> None:

@@ -51,6 +51,8 @@ GENERATION = {"eos_token_id": [2, 7], "pad_token_id": 3}
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 NAMES = [EMBEDDING, HEAD, *(f"model.layers.{layer}.mlp.up_proj.weight" for layer in range(LAYERS))]
 NONE = object()  # takes a key or a file away
+BIN = {"model.safetensors": NONE}
+TORCH_ZIP = (Path(__file__).with_name("saved") / "fsdp-torch-2.3.1.pt").read_bytes()
 BARE = {"tokenizer.json": NONE, "model.safetensors": NONE}
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
 
@@ -283,7 +285,9 @@ PAIRS: dict[str, list[tuple[dict[str, str], dict[str, Any], dict[str, Any]]]] = 
         (CU121, {"model.safetensors": b"123"}, {}),
         (CU121, {"model.safetensors": b"\xff" * 100}, {}),
         (CU121, {"model.safetensors": struct.pack("<Q", 4) + b"nope"}, {}),
-        (CU121, {"model.safetensors": NONE, "pytorch_model.bin": b""}, {"pytorch_model.bin": b"PK"}),
+        (CU121, {**BIN, "pytorch_model.bin": b""}, {**BIN, "pytorch_model.bin": TORCH_ZIP}),
+        (CU121, {**BIN, "pytorch_model.bin": TORCH_ZIP[:-30]}, {**BIN, "pytorch_model.bin": b"\x80\x02l."}),
+        (CU121, {**BIN, "pytorch_model.bin": b"<html>"}, {**BIN, "pytorch_model.bin": TORCH_ZIP}),
     ],
     "MODEL-NOT-EXAMINED": [
         (CU121, {"model.safetensors": struct.pack("<Q", 9_000_000) + b"{".ljust(8_999_999) + b"}"}, {}),
