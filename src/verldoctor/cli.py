@@ -43,13 +43,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code, text = _answer(_parser().parse_intermixed_args(argv))
     except KeyboardInterrupt:
-        sys.stderr.write("verldoctor: interrupted, nothing is known\n")
+        _complaint("interrupted, nothing is known")
         return INTERRUPTED
     except Exception as error:
         if os.environ.get("VERLDOCTOR_DEBUG") == "1":
             raise
         what = safe(f"{type(error).__name__}: {error}", 400)
-        sys.stderr.write(f"verldoctor: a bug of verldoctor itself ({what}); VERLDOCTOR_DEBUG=1 shows where\n")
+        _complaint(f"a bug of verldoctor itself ({what}); VERLDOCTOR_DEBUG=1 shows where")
         return USAGE
     return _write(text, code)
 
@@ -112,7 +112,8 @@ def _misuse(kinds: list[str], paths: list[Path], arguments: argparse.Namespace) 
 
 
 def _complaint(problem: str) -> str:
-    sys.stderr.write(f"verldoctor: {problem}\n")
+    if sys.stderr is not None:  # closed by `2>&-`
+        sys.stderr.write(f"verldoctor: {problem}\n")
     return ""
 
 
@@ -128,12 +129,15 @@ def _rendered(findings: list[Finding], lines: Iterable[str], *, as_list: bool) -
 
 
 def _write(text: str, code: int) -> int:
+    if sys.stdout is None:  # closed by `>&-`
+        _complaint("cannot write the findings: standard output is closed")
+        return USAGE
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:  # `verldoctor ... | head`: the reader has what it wanted, the verdict stands
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        sys.stderr.write(f"verldoctor: cannot write the findings: {error.strerror}\n")
+        _complaint(f"cannot write the findings: {error.strerror}")
         return USAGE
     return code

@@ -120,6 +120,8 @@ def _logs_in(directory: Path) -> Iterator[Path]:
 
 
 def _scan(path: Path) -> Scan:
+    if path == _STDIN and sys.stdin is None:  # closed by `<&-`
+        raise OSError(0, "standard input is closed")
     if path == _STDIN:
         return Scan().feed(read_lines(sys.stdin.buffer))
     mode = path.stat().st_mode

@@ -308,6 +308,25 @@ def test_python_m_verldoctor_and_a_closed_pipe_end_without_a_traceback(tmp_path:
     assert (done.returncode, done.stderr) == (2, b"")
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("host missing >&-", b"standard output is closed"),
+        ("host missing >&- 2>&-", b""),
+        ("data 2>&-", b""),
+        ("explain <&-", b"standard input is closed"),
+    ],
+)
+def test_a_stream_that_the_caller_closed_ends_without_a_traceback(words: str, said: bytes) -> None:
+    env = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    line = ["sh", "-c", f'exec "$0" -m verldoctor {words}', sys.executable]
+    done = subprocess.run(line, env=env, capture_output=True, check=False)
+    assert done.returncode == 2
+    assert said in done.stdout + done.stderr
+    assert b"Traceback" not in done.stderr
+    assert b"DOCTOR-BUG" not in done.stdout
+
+
 def test_help_loads_no_check_and_nothing_heavy() -> None:
     code = (
         "import sys\nfrom verldoctor.cli import main\n"
