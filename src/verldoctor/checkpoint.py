@@ -65,11 +65,11 @@ def _run(path: Path, names: list[str], steps: dict[int, Path], context: Context)
     """A run's directory: the step that the tracker names decides; others are looked at for a way back."""
     yield from _partial(path, names)
     told = _tracked(path) if TRACKER in names else None
-    if TRACKER not in names:
+    if TRACKER not in names and not all(map(_of_sft, steps.values())):
         yield found("checkpoint", "CKPT-TRACKER-MISSING", safe(path), right=max(steps))
-    elif told is None:
+    elif TRACKER in names and told is None:
         yield found("checkpoint", "CKPT-TRACKER-BAD", safe(path / TRACKER), right=max(steps, default=0))
-    elif told not in steps:
+    elif told is not None and told not in steps:
         yield found("checkpoint", "CKPT-STEP-MISSING", safe(path), measured=told, right=_there(steps))
     target = told if told in steps else max(steps, default=None)
     judged = {step: list(_step(folder, list_names(folder), context)) for step, folder in sorted(steps.items())}
@@ -81,6 +81,11 @@ def _run(path: Path, names: list[str], steps: dict[int, Path], context: Context)
             yield found("checkpoint", "CKPT-OTHER-STEP", safe(steps[step]), measured=findings[0].message)
     if target in broken:
         yield _unsafe(path, steps, target, broken)
+
+
+def _of_sft(step: Path) -> bool:
+    """Whether a step is the SFT trainer's: what save_pretrained writes, and no tracker beside it."""
+    return not {"config.json", "adapter_config.json"}.isdisjoint(list_names(step))
 
 
 def _there(steps: dict[int, Path]) -> str:

@@ -233,6 +233,17 @@ def test_tracker(tmp_path):
     assert codes(tmp_path) == set()
 
 
+def test_the_sft_trainer_writes_no_tracker(tmp_path):
+    """Verl v0.2.0.post2, fsdp_sft_trainer.py: save_pretrained into global_step_N, nothing to resume from."""
+    for step in (10, 20):
+        (tmp_path / f"global_step_{step}").mkdir()
+        tensors(tmp_path / f"global_step_{step}/model.safetensors")
+        (tmp_path / f"global_step_{step}/config.json").write_text("{}")
+    assert codes(tmp_path) == set()
+    (tmp_path / "global_step_20/model.safetensors").write_bytes(b"")
+    assert codes(tmp_path) == {"CKPT-EMPTY", "CKPT-UNSAFE"}
+
+
 def test_a_newer_half_written_step_only_warns(tmp_path):
     run(tmp_path, 10, 20, told=10)
     (tmp_path / "global_step_20/actor/model_world_size_2_rank_0.pt").unlink()
