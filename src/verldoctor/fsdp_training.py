@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ _OTHERS = {  # trainer/config/generation.yaml and evaluation.yaml, v0.2.0.post2
     "main_generation": {"data.path", "data.output_path", "model.path"},
     "main_eval": {"data.path", "data.response_key", "data.reward_model_key"},
 }
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
 _INTERPOLATIONS = 8  # ${a} that is ${b} that is …; verl's own chains have two links
 
 
@@ -64,8 +66,10 @@ class Training:
         return "$"  # goes round in circles
 
     def number(self, key: str) -> int | None:
-        """The value of `key` if it is a whole number."""
+        """The value of `key` if it is a whole number, in quotes or not."""
         value = self.get(key)
+        if isinstance(value, str) and _WHOLE.fullmatch(value):
+            return int(value)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def on(self, key: str) -> bool:

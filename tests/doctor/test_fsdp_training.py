@@ -85,7 +85,10 @@ PAIRS = {
         (RUNS, CU121, {"data.shuffle": True}, {"data.shuffle": True, "trainer.save_freq": -1}),
         (RUNS, CU121, {"data.shuffle": "true"}, {}),
     ],
-    "FSDP-ROLLOUT-N": [(RUNS, CU121, {f"{R}.n": 2, f"{A}.strategy": "fsdp"}, {f"{R}.n": 1})],
+    "FSDP-ROLLOUT-N": [
+        (RUNS, CU121, {f"{R}.n": 2, f"{A}.strategy": "fsdp"}, {f"{R}.n": 1}),
+        (RUNS, CU121, {f"{R}.n": "4"}, {f"{R}.n": "1"}),
+    ],
     "FSDP-ROLLOUT-NAME": [(RUNS, CU121, {f"{R}.name": "sglang"}, {f"{R}.name": "$ROLLOUT"})],
     "FSDP-VLLM-ABSENT": [(RUNS, CU121, V, {})],
     "FSDP-VLLM-VERSION": [(RUNS, {**VLLM, "vllm": "0.6.4"}, V, {})],
