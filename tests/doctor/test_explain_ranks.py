@@ -51,6 +51,13 @@ def test_the_cause_is_found_when_the_consequences_were_written_first() -> None:
     assert (items[0].id, items[0].rank) == ("disk-full", "rank 2")
 
 
+def test_ranks_that_only_lost_their_peer_do_not_stand_before_it() -> None:
+    lost = "RuntimeError: Connection closed by peer [10.0.0.2]:1234"
+    peers = [line for rank in range(3) for line in trace(f"[rank{rank}]: ", lost)]
+    items = explain([*peers, *trace("[rank3]: ", OOM)])
+    assert [(item.id, item.secondary) for item in items] == [("cuda-oom", False), ("gloo-peer-closed", True)]
+
+
 def test_tracebacks_woven_into_each_other_are_told_apart() -> None:
     peers = (
         "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.0.0.1]:28048"
