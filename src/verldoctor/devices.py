@@ -123,6 +123,10 @@ def _bad_numbers(table: Mapping[str, Any], subject: str) -> Iterator[Finding]:
             if value is None or (key in _ALIASES["nproc_per_node"] and value in _WORDS):
                 continue
             yield from _bad_number(prefix + key, value, subject)
+    for key in ("placement", "pools", "mapping"):
+        if not isinstance(table.get(key), (dict, type(None))):
+            words = {"measured": safe(repr(table[key]), 60), "right": "an object", "key": key}
+            yield found("devices", "DEVICES-VALUE", subject, **words)
     if not isinstance(table.get("gpus"), (list, type(None))):
         trains = any(_number(table, name) for name in ("micro", "micro_total", "mini", "train"))
         yield from _bad_number("gpus", table["gpus"], subject, least=int(trains))

@@ -237,3 +237,9 @@ def test_a_run_needs_a_gpu_and_a_machine_does_not() -> None:
     table: dict[str, Any] = {"gpus": 0, "train_batch": 24, "micro_batch": 3}
     assert "DEVICES-NUMBER" in {finding.code for finding in devices.judge(table, "x")}
     assert "DEVICES-NUMBER" not in {finding.code for finding in devices.judge({"gpus": 0}, "x")}
+
+
+@pytest.mark.parametrize("key", ["placement", "pools", "mapping"])
+def test_what_is_no_object_of_roles_is_not_passed_over(key: str) -> None:
+    assert "DEVICES-VALUE" in {finding.code for finding in devices.judge({"gpus": 8, key: "all"}, "x")}
+    assert not {finding.code for finding in devices.judge({"gpus": 8, key: None}, "x")}
