@@ -42,10 +42,12 @@ def judge(folder: Folder) -> Iterator[Finding]:
         return
     yield from _complete(folder, shards, index)
     tensors: dict[str, list[int]] = {}
-    whole = True
+    whole, mapped = True, _by_file(index)
     for name in shards:
         shapes, findings = _shapes(folder, name)
         yield from findings
+        if shapes is not None:
+            yield from _mapped(folder, name, mapped.get(name, []), shapes)
         tensors.update(shapes or {})
         whole = whole and shapes is not None
     yield from _fits(folder, set(index.get("weight_map", {})) or (set(tensors) if whole else set()), tensors)
@@ -115,6 +117,21 @@ def _shapes(folder: Folder, name: str) -> tuple[dict[str, list[int]] | None, lis
         return None, list(folder.say("MODEL-NOT-EXAMINED", name, measured=error))
     except (OSError, ValueError) as error:
         return None, list(folder.say("MODEL-SHARD-BROKEN", name, measured=getattr(error, "strerror", None) or error))
+
+
+def _by_file(index: dict[str, Any]) -> dict[str, list[str]]:
+    """File to the tensors that the index has in it."""
+    files: dict[str, list[str]] = {}
+    for tensor, file in index.get("weight_map", {}).items():
+        files.setdefault(str(file), []).append(tensor)
+    return files
+
+
+def _mapped(folder: Folder, name: str, due: list[str], shapes: dict[str, list[int]]) -> Iterator[Finding]:
+    """Whether a shard has the tensors for which the index names it; those of two saves do not go together."""
+    absent = [tensor for tensor in due if tensor not in shapes]
+    if absent:
+        yield from folder.say("MODEL-TENSORS", name, measured=listed(absent, 3), count=len(absent))
 
 
 def _pickled(folder: Folder, name: str) -> list[Finding]:

@@ -280,6 +280,10 @@ PAIRS: dict[str, list[tuple[dict[str, str], dict[str, Any], dict[str, Any]]]] = 
     "MODEL-NO-WEIGHTS": [(CU121, {"model.safetensors": NONE}, {})],
     "MODEL-NO-INDEX": [(CU121, {**SHARDED, "model.safetensors.index.json": NONE}, SHARDED)],
     "MODEL-SHARDS": [(CU121, {**SHARDED, SHARD.format(2): NONE}, SHARDED)],
+    "MODEL-TENSORS": [
+        (CU121, {**SHARDED, SHARD.format(2): safetensors(NAMES[3:])}, SHARDED),
+        (CU121, {**SHARDED, SHARD.format(1): safetensors(NAMES[2:])}, {**SHARDED, SHARD.format(1): safetensors(NAMES)}),
+    ],
     "MODEL-SHARD-BROKEN": [
         (CU121, {"model.safetensors": safetensors(NAMES)[:-10]}, {}),
         (CU121, {"model.safetensors": b"123"}, {}),
