@@ -1,13 +1,14 @@
-"""`verlstack export`: an image as one squashfs file for enroot, pyxis and Apptainer, the same bytes each time."""
+"""`verlstack export`: an image as one squashfs or SIF for enroot, pyxis and Apptainer, the same bytes each time."""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from verlstack import oci, shell, unpack, unpacked
+from verlstack import canonical, oci, shell, sif, unpack, unpacked
 from verlstack.cache import sha256_file, storage_errors
 from verlstack.errors import StorageError
 
@@ -18,8 +19,12 @@ if TYPE_CHECKING:
     from verlstack.workshop import Workshop
 
 _LEVEL = 9  # of zstd, as for layers; blocks of 128 kB leave less to win than a layer's window
-# What enroot runs in a container, and what it sets before (its documented files); `sh` is in every base of ours.
+SIF = ".sif"  # the ending of a file for Apptainer alone; any other gets a bare squashfs
+# What runs where no command is given; `sh` is in every base of ours.
 _RC = '#!/bin/sh\n[ $# -gt 0 ] || set -- {command}\nexec "$@"\n'
+
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)  # of a variable that a shell can set
+_APPTAINER = ".singularity.d"
 
 _ELSEWHERE = "see that the folder can be written and has space, or choose another FILE"
 
@@ -46,7 +51,7 @@ def export(layout: Path, target: Path, shop: Workshop, run: Callable[..., shell.
 
     Args:
         layout: folder of the image.
-        target: file to write; one that is there is replaced when the new one is whole.
+        target: file to write, a SIF if it ends in `.sif`; one that is there is replaced when the new one is whole.
         shop: the surroundings.
         run: starts mksquashfs.
 
@@ -66,8 +71,12 @@ def export(layout: Path, target: Path, shop: Workshop, run: Callable[..., shell.
         try:
             with storage_errors(root):
                 _say_how_to_start(root, config["config"])
-            _pack(root, unfinished, oci.epoch(config, layout), run)
+            epoch = oci.epoch(config, layout)
+            start = sif.START if target.suffix == SIF else 0
+            _pack(root, unfinished, epoch, start, run)
             with storage_errors(target, todo=_ELSEWHERE):
+                if start:
+                    _head(unfinished, digest, epoch)
                 unfinished.replace(target)
         finally:
             unfinished.unlink(missing_ok=True)
@@ -84,27 +93,51 @@ def _version(run: Callable[..., shell.Result]) -> str:
 
 
 def _say_how_to_start(root: Path, config: dict[str, Any]) -> None:
-    """Write the image's environment and command where enroot reads them; a layout's config does not go with a squashfs.
+    """Write environment and command where enroot and Apptainer read them: a layout's config is no part of its layers.
 
     Links of the image are followed within it.
     """
     lines = [str(line) for line in config.get("Env") or []]
     command = shlex.join(map(str, [*(config.get("Entrypoint") or []), *(config.get("Cmd") or ["sh"])]))
-    files = {"etc/environment": "".join(f"{line}\n" for line in lines), "etc/rc": _RC.format(command=command)}
+    start = _RC.format(command=command)
+    files = {
+        "etc/environment": "".join(f"{line}\n" for line in lines),  # enroot's documented files
+        "etc/rc": start,
+        f"{_APPTAINER}/env/10-docker2singularity.sh": "".join(
+            map(_exported, lines)
+        ),  # as Apptainer makes of OCI images
+        f"{_APPTAINER}/env/99-base.sh": "# When it has read this file, Apptainer sets what --env says.\n",
+        f"{_APPTAINER}/runscript": start,
+        f"{_APPTAINER}/labels.json": canonical.dumps(config.get("Labels") or {}).decode(),
+    }
     for name, text in files.items():
         path = unpack.resolve(root, name)
         unpack.folders(path.parent)
         path.unlink(missing_ok=True)  # a hard link would change under its other name, too
         path.write_text(text, encoding="utf-8")
-        path.chmod(0o755 if name == "etc/rc" else 0o644)
+        path.chmod(0o755 if text == start else 0o644)
 
 
-def _pack(root: Path, target: Path, epoch: int, run: Callable[..., shell.Result]) -> None:
+def _exported(line: str) -> str:
+    """One variable for Apptainer, which mounts the user's own HOME; nothing where no shell could set it."""
+    name, _, value = line.partition("=")
+    return f"export {name}={shlex.quote(value)}\n" if _NAME.fullmatch(name) and name != "HOME" else ""
+
+
+def _pack(root: Path, target: Path, epoch: int, start: int, run: Callable[..., shell.Result]) -> None:
     """Run mksquashfs with nothing left to the machine: times, owners, order, compressor, extended attributes."""
     options = ["-noappend", "-no-progress", "-quiet", "-all-root", "-no-xattrs", "-reproducible"]
     options += ["-mkfs-time", str(epoch), "-all-time", str(epoch)]
     options += ["-comp", "zstd", "-Xcompression-level", str(_LEVEL), "-b", "128K"]
+    options += ["-offset", str(start)] if start else []
     done = run(["mksquashfs", root, target, *options], env={"PATH": shell.search_path(), "LC_ALL": "C"})
     if done.returncode:
         what = f"mksquashfs failed (status {done.returncode}):\n{done.tail}"
         raise StorageError(what, where=str(target), todo=_ELSEWHERE)
+
+
+def _head(target: Path, image: str, epoch: int) -> None:
+    """Write what makes a SIF of the squashfs that begins after it."""
+    with target.open("r+b") as file:
+        file.write(sif.head(target.stat().st_size - sif.START, image, epoch))
+    target.chmod(target.stat().st_mode | 0o111)

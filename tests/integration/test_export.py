@@ -1,4 +1,4 @@
-"""An image as a squashfs: what unsquashfs finds in it, and the same bytes whoever makes it, whenever."""
+"""An image as one file: what unsquashfs, siftool and Apptainer find in it; the same bytes whoever makes it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import subprocess
 
 import pytest
 
+from support import apptainer, debian_programs, layouts
 from support.published import CONSTRAINTS, LAYERS, image
-from verlstack import cli, export, oci, shell
+from verlstack import cli, export, oci, shell, sif
 from verlstack.cache import Cache
 from verlstack.errors import LockError, StorageError
 from verlstack.progress import Silent
@@ -78,9 +79,73 @@ def test_what_is_in_it(shop, tmp_path):
     assert {row[3] for row in rows} == {"2025-03-04"}
 
 
+@pytest.mark.usefixtures("_squashfs")
+def test_a_sif_is_what_siftool_writes(shop, tmp_path):
+    siftool = debian_programs.program("siftool", tmp_path / "debian", newer=True)
+    folder = image(tmp_path / "image", LINKED)
+    export.export(folder, tmp_path / "image.sqsh", shop)
+    said = export.export(folder, tmp_path / "x.sif", shop)
+    data = (tmp_path / "x.sif").read_bytes()
+    assert said.sha256 == hashlib.sha256(data).hexdigest()
+    assert data[sif.START :] == (tmp_path / "image.sqsh").read_bytes()
+    assert data.startswith(b"#!/usr/bin/env run-singularity\n\0")
+    assert os.access(tmp_path / "x.sif", os.X_OK)
+    kind = ["--datatype", "4", "--parttype", "2", "--partfs", "1", "--partarch", "2", "--groupid", "1"]
+    subprocess.run([siftool, "new", tmp_path / "ref.sif"], check=True)
+    subprocess.run(
+        [siftool, "add", *kind, "--filename", "image", tmp_path / "ref.sif", tmp_path / "image.sqsh"], check=True
+    )
+    ours, theirs = bytearray(data), bytearray((tmp_path / "ref.sif").read_bytes())
+    table = 4096
+    own = (slice(0, 32), slice(48, 80), slice(table + 41, table + 57))  # how it starts, UUID and dates, dates
+    for place in own:
+        ours[place] = theirs[place] = bytes(place.stop - place.start)
+    assert ours == theirs
+    shown = subprocess.run([siftool, "header", tmp_path / "x.sif"], capture_output=True, text=True, check=True).stdout
+    assert shown.count("2025-03-04 00:00:00 +0000 UTC") == 2
+    again = export.export(image(tmp_path / "moved", LINKED), tmp_path / "again.sif", shop)
+    assert again.sha256 == said.sha256
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory):
+    return apptainer.made(tmp_path_factory.mktemp("apptainer"), tmp_path_factory.mktemp("files"))
+
+
+@pytest.fixture(scope="module")
+def busybox(tmp_path_factory):
+    tree = debian_programs.unpacked("busybox-static", tmp_path_factory.mktemp("busybox"))
+    return next(tree.rglob("bin/busybox")).read_bytes()
+
+
+@pytest.mark.usefixtures("_squashfs")
+@pytest.mark.parametrize("name", ["x.sif", "x.sqsh"])
+def test_a_real_apptainer_starts_it(shop, tmp_path, machine, busybox, name):
+    tree = {
+        "bin/busybox": busybox,
+        **{f"bin/{x}": "-> busybox" for x in ("sh", "env", "cat", "ls")},
+        **{f"{x}/.keep": b"" for x in ("dev", "etc", "proc", "sys", "tmp", "var/tmp")},
+        "opt/verl/bin/hello": b'#!/bin/sh\necho "hello $1 of $STACK"\n',
+    }
+    env = ["PATH=/opt/verl/bin:/bin", 'STACK={"a": "it\'s}"}', "CACHE=/tmp/c", "HOME=/image", "not.a-name=1"]
+    config = {"created": "2025-03-04T00:00:00Z"}
+    config["config"] = {"Env": env, "Cmd": ["hello", "Cmd"], "Labels": {"dev.verlstack.stack": "cu121"}}
+    export.export(layouts.write(tmp_path / "image", tree, config=config), machine.files / name, shop)
+    done = machine.run("exec", f"/mnt/{name}", "hello", "exec")
+    assert done.stdout == 'hello exec of {"a": "it\'s}"}\n', done.stderr
+    assert machine.run("run", f"/mnt/{name}").stdout == 'hello Cmd of {"a": "it\'s}"}\n'
+    assert machine.run("run", f"/mnt/{name}", "hello", "run").stdout.startswith("hello run")
+    seen = machine.run("exec", "--env", "STACK=mine", f"/mnt/{name}", "env").stdout.splitlines()
+    assert "STACK=mine" in seen
+    assert {"CACHE=/tmp/c", "HOME=/tmp"} <= set(seen), "the image's; but the user's own home"
+    assert next(x for x in seen if x.startswith("PATH=")).startswith("PATH=/opt/verl/bin:/bin")
+    if name.endswith(".sif"):
+        assert "dev.verlstack.stack: cu121" in (done := machine.run("inspect", f"/mnt/{name}")).stdout, done.stderr
+
+
 def test_a_damaged_layer_and_a_program_that_fails(shop, tmp_path):
     folder = image(tmp_path / "image")
-    target = tmp_path / "x.sqsh"
+    target = tmp_path / "x.sif"
     target.write_bytes(b"old")
 
     def failing(args, **_):

@@ -13,6 +13,7 @@ from verlstack.base import aptsources
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 NEWER = "trixie"  # Debian 13; what docker/engine.sh takes its programs from
+NEWEST = "sid"  # no release, changes every day: for what no release has
 
 
 def program(name: str, folder: Path, *, newer: bool = False) -> Path:
@@ -27,13 +28,32 @@ def program(name: str, folder: Path, *, newer: bool = False) -> Path:
         return Path(found)
     if not KEYRING.is_file() or not shutil.which("apt-get"):
         pytest.skip(f"{name} is not installed, and this is no Debian machine to fetch it on")
+    found = next((path for path in unpacked(name, folder, newer=newer).rglob(f"*bin/{name}") if path.is_file()), None)
+    if found is None:
+        pytest.skip(f"Debian's package {name} holds no program of that name")
+    return found
+
+
+def unpacked(package: str, folder: Path, *, newer: bool = False) -> Path:
+    """A folder with a package alone; arguments as of `program`."""
     release = aptsources.parse_release(Path("/etc/os-release").read_text())
     suite = NEWER if newer else release.codename
-    tree = _unpacked(name, folder / suite, _mirror(release.codename), suite)
-    found = next((path for path in tree.rglob(f"*bin/{name}") if path.is_file()), None)
-    if found is None:
-        pytest.skip(f"Debian's package {name} of {suite} holds no program of that name")
-    return found
+    return _unpacked(package, folder / suite, _mirror(release.codename), suite)
+
+
+def tree(package: str, *others: str, suite: str, folder: Path) -> Path:
+    """A folder with a package and all that it depends on, unpacked but not configured; skips where it cannot be had."""
+    if os.geteuid() or not shutil.which("mmdebstrap") or not KEYRING.is_file():
+        pytest.skip("needs root, Debian's keys and mmdebstrap (make host-tools)")
+    release = aptsources.parse_release(Path("/etc/os-release").read_text())
+    sources = folder / "sources.list"
+    sources.touch(mode=0o600)  # the mirror's address may hold a password
+    sources.write_text(f"deb [signed-by={KEYRING}] {_mirror(release.codename)} {suite} main\n")
+    words = ["mmdebstrap", "--variant=extract", f"--include={','.join((package, *others))}", "--quiet"]
+    words += ['--aptopt=Acquire::Check-Valid-Until "false"', suite, folder / "root", sources]  # a mirror may lag behind
+    if subprocess.run(words, capture_output=True, check=False).returncode:
+        pytest.skip(f"{package} of Debian {suite} cannot be had from this machine's mirror")
+    return folder / "root"
 
 
 def _mirror(codename: str) -> str:

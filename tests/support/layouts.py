@@ -58,6 +58,7 @@ def tarball(files):
                 info.type, info.linkname = tarfile.SYMTYPE, what.removeprefix("-> ")
             else:
                 info.size = len(what)
+                info.mode = 0o755 if what.startswith((b"\x7fELF", b"#!")) else 0o644
             out.addfile(info, io.BytesIO(what) if isinstance(what, bytes) else None)
     return buffer.getvalue()
 

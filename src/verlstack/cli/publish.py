@@ -34,10 +34,10 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser], common:
     mirror.add_argument("source", metavar="SRC", help="HOST/REPOSITORY:TAG, HOST/REPOSITORY@sha256:…, or a layout")
     mirror.add_argument("target", metavar="DST", help="HOST/REPOSITORY[:TAG], or ./FOLDER")
     mirror.set_defaults(verb=_mirror)
-    text = "an image as one squashfs file, for enroot, pyxis and Apptainer"
+    text = "an image as one file: squashfs for enroot, pyxis and Apptainer, or SIF for Apptainer alone"
     export = verbs.add_parser("export", parents=[common], help=text)
     export.add_argument("image", metavar="IMAGE", help=_IMAGE)
-    export.add_argument("file", type=Path, metavar="FILE.sqsh", help="what to write")
+    export.add_argument("file", type=Path, metavar="FILE.sqsh|FILE.sif", help="what to write")
     export.set_defaults(verb=_export)
     for verb in (publish, mirror, export):
         verb.add_argument("--dist", type=Path, metavar="DIR", help=_DIST)
