@@ -60,6 +60,18 @@ def storage_errors(path: Path, *, todo: str | None = None) -> Iterator[None]:
         raise StorageError(f"cannot write: {trouble[0]}", where=str(e.filename or path), todo=todo or trouble[1]) from e
 
 
+def check_replaceable(target: Path, *, todo: str | None = None) -> None:
+    """Refuse to put a file where no file stands: as root, /dev/null would be a file from then on, for everybody.
+
+    Raises:
+        StorageError: a device, pipe, socket or folder is there, or behind the link there.
+    """
+    with storage_errors(target, todo=todo):
+        if target.exists() and not target.is_file():
+            what = "cannot write: what stands there is no file that could be replaced"
+            raise StorageError(what, where=str(target), todo=todo or "name another file")
+
+
 def sha256_file(path: Path) -> str:
     """Hexadecimal SHA-256 of a file's bytes."""
     with path.open("rb", buffering=0) as f:
@@ -77,8 +89,9 @@ def atomic(target: Path, *, tmp: Path | None = None, mode: int = 0o644, todo: st
         todo: advice where `target` is not in the cache.
 
     Raises:
-        StorageError: the disk is full, read-only or forbidden.
+        StorageError: the disk is full, read-only or forbidden, or something that is no file is there.
     """
+    check_replaceable(target, todo=todo)
     with storage_errors(target, todo=todo):
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{target.name[:80]}.", dir=tmp or target.parent)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from verlstack import canonical, oci, shell, sif, unpack, unpacked
-from verlstack.cache import sha256_file, storage_errors
+from verlstack.cache import check_replaceable, sha256_file, storage_errors
 from verlstack.errors import StorageError
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def export(layout: Path, target: Path, shop: Workshop, run: Callable[..., shell.
         ProofError: a layer cannot be unpacked.
         StorageError: the disk is full, or mksquashfs fails.
     """
+    check_replaceable(target, todo=_ELSEWHERE)
     digest = oci.read_layout(layout)[0]
     version = _version(run)
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")

@@ -163,6 +163,9 @@ def test_a_damaged_layer_and_a_program_that_fails(shop, tmp_path):
     with pytest.raises(shell.ProgramMissingError) as caught:
         export.export(folder, target, shop, missing)
     assert "squashfs-tools" in caught.value.todo
+    os.mkfifo(tmp_path / "pipe.sif")
+    with pytest.raises(StorageError, match="no file that could be replaced"):
+        export.export(folder, tmp_path / "pipe.sif", shop, failing)
     layer = oci.read_layout(folder)[1]["layers"][1]["digest"]
     (folder / oci.blob_path(layer)).write_bytes(b"x")
     with pytest.raises(LockError):

@@ -25,6 +25,22 @@ def test_atomic_writes(tmp_path):
     assert everything(tmp_path) == ["a", "a/b", "a/b/file"]
 
 
+@pytest.mark.parametrize("link", [False, True])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_not_replaced(tmp_path, make, link):
+    """As root, `--output /dev/null` would else leave every program of the machine without it."""
+    make(tmp_path / "there")
+    target = tmp_path / "there"
+    if link:
+        target = tmp_path / "link"
+        target.symlink_to("there")
+    with pytest.raises(StorageError, match="no file that could be replaced"), atomic(target) as f:
+        f.write(b"x")
+    assert not (tmp_path / "there").is_file()
+    assert target.is_symlink() is link
+    assert len(list(tmp_path.iterdir())) == 1 + link
+
+
 @pytest.mark.parametrize("mode", [0o644, 0o444, 0o755])
 def test_atomic_sets_the_mode_whatever_the_umask(tmp_path, mode):
     old = os.umask(0o077)
