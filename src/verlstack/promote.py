@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
+import fcntl
 import os
+import stat
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from verlstack import canonical, delivery, images, upload
 from verlstack.base import reference, registry
@@ -14,7 +17,7 @@ from verlstack.cache import storage_errors
 from verlstack.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from verlstack.workshop import Workshop
@@ -61,12 +64,11 @@ def promote(source: str, tag: str, shop: Workshop, *, insecure: bool, log: Path)
         raise UsageError(f"{source} names no image", todo="write HOST/REPOSITORY:TAG or HOST/REPOSITORY@sha256:…")
     if not reference.TAG.fullmatch(tag):
         raise UsageError(f"{tag!r} is no tag", todo="letters, digits, `_`, `.`, `-`; at most 128")
-    with upload.writer(ref, shop.env) as writer, storage_errors(log), log.open("a", encoding="utf-8") as out:
+    with upload.writer(ref, shop.env) as writer, storage_errors(log), log.open("ab", buffering=0) as out:
         if ref.digest == reference.NO_DIGEST:
             writer.reference = dataclasses.replace(ref, digest=images.named(writer))
         data = writer.raw("manifests", writer.digest)
         before = delivery.check_tag(writer, tag, writer.digest)
-        writer.push_manifest(data, registry.media_type(data), tag)
         made = Moved(
             at=dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             by=_user(shop.env),
@@ -75,8 +77,28 @@ def promote(source: str, tag: str, shop: Workshop, *, insecure: bool, log: Path)
             before=before,
             after=writer.digest,
         )
-        out.write(f"{canonical.dumps(made).decode()}\n")
+        with _noted(out, made):
+            writer.push_manifest(data, registry.media_type(data), tag)
     return made
+
+
+@contextlib.contextmanager
+def _noted(out: IO[bytes], made: Moved) -> Iterator[None]:
+    """Write the line before the tag moves, for a full disk is told only then; take it back if the tag does not."""
+    fcntl.flock(out, fcntl.LOCK_EX)  # so that nobody else's line is taken back
+    status = os.fstat(out.fileno())
+    regular = stat.S_ISREG(status.st_mode)
+    try:
+        rest = canonical.dumps(made) + b"\n"
+        while rest:  # on a disk that is nearly full a part may fit
+            rest = rest[out.write(rest) :]
+        if regular:
+            os.fsync(out.fileno())
+        yield
+    except BaseException:
+        if regular:
+            out.truncate(status.st_size)
+        raise
 
 
 def _user(env: Mapping[str, str]) -> str:

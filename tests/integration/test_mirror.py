@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -259,7 +260,7 @@ def test_a_tag_is_moved_and_moved_back_with_a_log(fakes, shop, tmp_path):
     assert all(x["by"] and x["at"].endswith("Z") for x in rows)
 
 
-def test_what_cannot_be_promoted(fakes, shop, tmp_path):
+def test_what_cannot_be_promoted(fakes, shop, tmp_path, monkeypatch):
     fake, log = fakes[0], tmp_path / "log"
     place = f"{fake.host}/team/base"
     one, two = (fake.put({"schemaVersion": 2, "layers": [], "number": number}) for number in (1, 2))
@@ -277,8 +278,19 @@ def test_what_cannot_be_promoted(fakes, shop, tmp_path):
             promote.promote(ref, tag, shop, insecure=True, log=log)
     with pytest.raises((StorageError, OSError)):
         promote.promote(f"{place}@{two}", "stable", shop, insecure=True, log=tmp_path / "nowhere" / "log")
+    with pytest.raises(StorageError):
+        promote.promote(f"{place}@{two}", "stable", shop, insecure=True, log=Path("/dev/full"))
     assert fake.tags == {TAG: one}
     assert log.read_text() == ""
+    log.write_text("a line\n")
+    monkeypatch.setattr(upload.Writer, "push_manifest", refuses)
+    with pytest.raises(FetchError, match="refused"):
+        promote.promote(f"{place}@{two}", "stable", shop, insecure=True, log=log)
+    assert log.read_text() == "a line\n"
+
+
+def refuses(*_):
+    raise FetchError("refused")
 
 
 def test_the_command_line(fakes, shop, tmp_path, monkeypatch, capsys):
