@@ -135,6 +135,34 @@ def test_two_images_are_ambiguous(signed, one, tmp_path):
         run(signed, one[1])
 
 
+COSIGN = "dev.cosignproject.cosign"
+NAME = oci.REF_NAME
+
+
+@pytest.mark.parametrize(
+    ("image", "other"),
+    [
+        ({"kind": f"{COSIGN}/image"}, {NAME: "verl"}),
+        ({"kind": f"{COSIGN}/image"}, {}),
+        ({"kind": f"{COSIGN}/image"}, {"kind": f"{COSIGN}/sigs", NAME: "verl"}),
+        ({"kind": f"{COSIGN}/imageIndex"}, {"kind": f"{COSIGN}/image"}),
+        ({NAME: "verl"}, {NAME: f"sha256-{'1' * 64}", "io.containerd.image.name": "docker.io/library/verl:stable"}),
+        ({NAME: "verl"}, {"kind": f"{COSIGN}/atts", "io.containerd.image.name": "docker.io/library/verl:stable"}),
+    ],
+)
+def test_what_an_engine_would_load_beside_the_signed_image(signed, one, tmp_path, image, other):
+    """An engine loads whatever has a name, and `docker load` several: none may pass as a signature of another."""
+    evil = layouts.write(tmp_path / "other", {"a": b"evil"})
+    index = json.loads((signed / "index.json").read_text())
+    index["manifests"][0]["annotations"] = image
+    (entry,) = json.loads((evil / "index.json").read_text())["manifests"]
+    index["manifests"].append(entry | {"annotations": other})
+    (signed / "index.json").write_text(json.dumps(index))
+    shutil.copytree(evil / "blobs", signed / "blobs", dirs_exist_ok=True)
+    with pytest.raises(SignatureError, match="exactly one image"):
+        run(signed, one[1])
+
+
 def test_a_file_that_is_twice_in_an_archive(signed, one, tmp_path):
     path = packed(signed, tmp_path / "image.tar", **{"index.json": (signed / "index.json").read_bytes()})
     with pytest.raises(SignatureError, match="twice"):
@@ -151,6 +179,9 @@ def older(folder, layers=None):
 def test_what_engines_of_before_oci_read_must_be_the_same_image(signed, one, tmp_path):
     path = packed(signed, tmp_path / "good.tar", **{"manifest.json": older(signed)})
     assert run(path, one[1]).signed
+    legacy = packed(signed, tmp_path / "legacy.tar", repositories=b'{"verl": {"stable": "1"}}')
+    with pytest.raises(SignatureError, match="repositories"):
+        run(legacy, one[1])
     for number, data in enumerate((older(signed, []), b"[]", b"{", older(signed) + b"]", b"[1]")):
         path = packed(signed, tmp_path / f"{number}.tar", **{"manifest.json": data})
         with pytest.raises(SignatureError, match=r"manifest\.json"):

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import re
 import tarfile
 from concurrent import futures
 from dataclasses import dataclass
@@ -24,8 +23,9 @@ if TYPE_CHECKING:
 
     from verlstack.base.registry import Client
 
-_ABOUT = re.compile(r"sha256-[0-9a-f]{64}(\.\w+)?")  # names of what refers to an image, as registries have them
-_KIND = "dev.cosignproject.cosign/image"  # how `cosign save` marks the image among what belongs to it
+# How `cosign save` marks what belongs to an image; a marked thing that has a name besides is not of its making.
+_KINDS = {f"dev.cosignproject.cosign/{x}" for x in ("sigs", "atts", "sboms")}
+_LOADED = "io.containerd.image.name"  # an engine loads what has this under it, whatever else it is called
 _TAGS = ("sig", "att")
 _MOST = 500  # manifests that may belong to one image
 _MOST_MEMBERS = 20_000  # of an archive
@@ -152,11 +152,10 @@ class Local:
         rows = self._object(index, "index.json").get("manifests")
         if not isinstance(rows, list) or not all(map(oci.is_descriptor, rows)):
             raise self._damaged("its index is none")
-        marked = [x for x in rows if _notes(x).get("kind") == _KIND]
-        found = marked or [x for x in rows if not _is_about(x)]
-        if len({x["digest"] for x in found}) != 1:
+        found = {str(x["digest"]) for x in rows if not _is_about(x)}
+        if len(found) != 1:
             raise self._damaged("it does not hold exactly one image")
-        self.digest = str(found[0]["digest"])
+        (self.digest,) = found
         self._about = [x for x in rows if x["digest"] != self.digest][:_MOST]
 
     def check(self) -> None:
@@ -186,6 +185,8 @@ class Local:
     def _check_older(self, manifest: Mapping[str, Any]) -> None:
         """An engine of before OCI reads `manifest.json` instead, which no signature covers."""
         if (data := self._small("manifest.json")) is None:
+            if self._find("repositories"):
+                raise self._damaged("its repositories, which the oldest engines load, may be another image")
             return
         config = oci.blob_path(manifest["config"]["digest"])
         layers = [oci.blob_path(x["digest"]) for x in manifest["layers"]]
@@ -237,8 +238,13 @@ def _notes(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _is_about(entry: Mapping[str, Any]) -> bool:
-    name = _notes(entry).get("org.opencontainers.image.ref.name")
-    return isinstance(name, str) and bool(_ABOUT.fullmatch(name))
+    """Whether an entry of an index is for what refers to the image; what an engine would load by a name is not."""
+    notes = _notes(entry)
+    if _LOADED in notes:
+        return False
+    if oci.REF_NAME in notes:
+        return oci.is_about(dict(entry))
+    return notes.get("kind") in _KINDS
 
 
 @contextlib.contextmanager
