@@ -120,9 +120,10 @@ def _say_how_to_start(root: Path, config: dict[str, Any]) -> None:
 
 
 def _exported(line: str) -> str:
-    """One variable for Apptainer, which mounts the user's own HOME; nothing where no shell could set it."""
+    """One variable for Apptainer; nothing where no shell could set it. A HOME of the user's that is mounted stays."""
     name, _, value = line.partition("=")
-    return f"export {name}={shlex.quote(value)}\n" if _NAME.fullmatch(name) and name != "HOME" else ""
+    keep = '[ -w "$HOME" ] || ' if name == "HOME" else ""
+    return f"{keep}export {name}={shlex.quote(value)}\n" if _NAME.fullmatch(name) else ""
 
 
 def _pack(root: Path, target: Path, epoch: int, start: int, run: Callable[..., shell.Result]) -> None:

@@ -137,7 +137,9 @@ def test_a_real_apptainer_starts_it(shop, tmp_path, machine, busybox, name):
     assert machine.run("run", f"/mnt/{name}", "hello", "run").stdout.startswith("hello run")
     seen = machine.run("exec", "--env", "STACK=mine", f"/mnt/{name}", "env").stdout.splitlines()
     assert "STACK=mine" in seen
-    assert {"CACHE=/tmp/c", "HOME=/tmp"} <= set(seen), "the image's; but the user's own home"
+    assert {"CACHE=/tmp/c", "HOME=/home/user"} <= set(seen), "the image's; but the user's own home"
+    alone = machine.run("exec", "--cleanenv", "--no-home", f"/mnt/{name}", "env").stdout.splitlines()
+    assert {"CACHE=/tmp/c", "HOME=/image"} <= set(alone), "no home is mounted"
     assert next(x for x in seen if x.startswith("PATH=")).startswith("PATH=/opt/verl/bin:/bin")
     if name.endswith(".sif"):
         assert "dev.verlstack.stack: cu121" in (done := machine.run("inspect", f"/mnt/{name}")).stdout, done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ umount -l /old
 shift 2
 exec "$@"
 """
-_ENV = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "HOME": "/tmp"}
+_ENV = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "HOME": "/home/user"}
 _USER = ("setpriv", "--reuid=1000", "--regid=1000", "--clear-groups")
 
 
@@ -50,9 +51,11 @@ def made(folder: Path, files: Path) -> Apptainer:
     """Unpack it; skips where it cannot be had."""
     names = ("base-files", "coreutils", "dash", "mount", "squashfuse", "util-linux")
     root = debian_programs.tree("apptainer", *names, suite=debian_programs.NEWEST, folder=folder)
-    for name, line in (("passwd", "user:x:1000:1000::/tmp:/bin/sh\n"), ("group", "user:x:1000:\n")):
+    for name, line in (("passwd", "user:x:1000:1000::/home/user:/bin/sh\n"), ("group", "user:x:1000:\n")):
         (root / "etc" / name).write_text(f"{'root:x:0:0::/:/bin/sh' if name == 'passwd' else 'root:x:0:'}\n{line}")
-    (root / "mnt").mkdir(exist_ok=True)
+    for name in ("mnt", "home/user"):
+        (root / name).mkdir(parents=True, exist_ok=True)
+    os.chown(root / "home" / "user", 1000, 1000)
     (root / "etc" / "hosts").touch()
     shutil.copyfile("/usr/share/zoneinfo/UTC", root / "etc" / "localtime")
     files.chmod(0o755)
