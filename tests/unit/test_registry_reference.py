@@ -65,6 +65,13 @@ def test_nonsense_is_no_reference(text):
         reference.parse(text)
 
 
+def test_an_error_shows_what_the_user_wrote():
+    with pytest.raises(UsageError) as caught:
+        reference.place("reg.example.org/UPPER:tag", insecure=False)
+    assert caught.value.what == "'reg.example.org/UPPER:tag' is not an image reference"
+    assert "TAG" in caught.value.todo
+
+
 @pytest.mark.parametrize("text", ["sha256:2109205e94", "sha256:AB", DIGEST + "0"])
 def test_a_part_of_a_digest_is_no_tag_at_docker_hub(text, tmp_path):
     for read in (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import tarfile
 
@@ -209,6 +210,12 @@ def test_an_index_that_is_none(signed, one, index):
     (signed / "index.json").write_bytes(index)
     with pytest.raises(SignatureError):
         run(signed, one[1])
+
+
+def test_a_pipe_is_not_waited_for(tmp_path, one):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="neither"):
+        run(tmp_path / "pipe", one[1])
 
 
 def test_a_folder_without_image(tmp_path, one):

@@ -64,7 +64,9 @@ def parse(text: str) -> Reference:
     if host == DOCKER_HUB and "/" not in repository:
         repository = f"library/{repository}"
     if not match or not _REPOSITORY.fullmatch(repository):
-        raise UsageError(f"{text!r} is not an image reference", todo="write HOST/REPOSITORY@sha256:<64 hex digits>")
+        written = text.removesuffix(f"@{NO_DIGEST}")  # what a caller added is not the user's
+        form = "HOST/REPOSITORY@sha256:<64 hex digits>" if written == text else "HOST/REPOSITORY or HOST/REPOSITORY:TAG"
+        raise UsageError(f"{written!r} is not an image reference", todo=f"write {form}")
     if not match["digest"]:
         raise UsageError(
             f"{text} has no digest; a tag can move, and the same command would then give another image",

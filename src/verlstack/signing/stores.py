@@ -263,6 +263,10 @@ def opened(text: str, path: Path, env: Mapping[str, str], *, insecure: bool) -> 
         FetchError: the registry does not give it.
     """
     if path.exists():
+        if not path.is_dir() and not path.is_file():
+            raise UsageError(
+                "neither a folder nor a file", where=str(path), todo="name a layout, or an archive on disk"
+            )
         store = Local(path, None if path.is_dir() else _members(path))
         store.load()
         yield store
