@@ -37,10 +37,12 @@ if TYPE_CHECKING:
     from verlstack.build import Report
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells count
+_LAST_STREAM = 2  # stderr's number
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    _have_streams()
     arguments = _parser().parse_args(argv)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -68,6 +70,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("verlstack: stopped; run the same command again to go on where it left off", file=sys.stderr)
         return _INTERRUPTED
     return code
+
+
+def _have_streams() -> None:
+    """Where a standard stream is closed (`>&-`), /dev/null stands for it: no file or socket of ours gets its number."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= _LAST_STREAM:
+        os.set_inheritable(number, True)  # noqa: FBT003 - for the programs that we start
+    os.close(number)
+    sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def _parser() -> argparse.ArgumentParser:
