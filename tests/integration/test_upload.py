@@ -193,6 +193,23 @@ def test_an_identity_token_buys_the_others(fake, writer, blob):
     assert "s3cret" not in str(caught.value)
 
 
+def test_an_identity_token_is_not_carried_elsewhere(fake, writer, blob):
+    with Writable() as other:
+        other.identity = "refresh"
+        fake.token, fake.token_moved = True, f"{other.url}/token"
+        with pytest.raises(FetchError, match="307"):
+            writer(identity="refresh").push_blob(sha(BIG), blob)
+        assert other.scopes == []
+
+
+@pytest.mark.parametrize("known", [{"stored": "dTpw"}, {"identity": "refresh"}])
+def test_a_login_over_plain_http_is_refused(known):
+    ref = reference.place("reg.example.org/team/base", insecure=False)
+    silent = upload.Writer(ref, session=None, **known)  # any request would fail
+    with pytest.raises(FetchError, match="plain http"):
+        silent._answer('Bearer realm="http://tokens.example.org/token",service="x"')
+
+
 def test_a_wrong_password(fake, writer, blob):
     fake.token, fake.user = True, "dTpw"
     with pytest.raises(FetchError, match="refuses the stored credentials") as caught:

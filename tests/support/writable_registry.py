@@ -138,6 +138,8 @@ class Handler(fake_registry.Handler):
         fake, url = self.server.fake, urlsplit(self.path)
         form = self.taken()
         if url.path == "/token":
+            if fake.token_moved:
+                return self.send(307, b"", {"Location": fake.token_moved})
             fields = parse_qs(form.decode())
             if fields["refresh_token"] != [fake.identity]:
                 return self.send(401, b"")
@@ -205,6 +207,7 @@ class Writable(fake_registry.Fake):
     Attributes:
         planted: faults to come, each for one request.
         order: digests of blobs and names of manifests, as they arrived.
+        token_moved: where a POST to the token service is sent on to.
         uses: how many requests a token serves.
     """
 
@@ -215,7 +218,7 @@ class Writable(fake_registry.Fake):
         self.planted, self.order, self.uploads, self.tags = [], [], {}, {}
         self.numbers = itertools.count(1)
         self.has_referrers, self.referring, self.page = True, {}, 100
-        self.tokens, self.scopes, self.uses, self.identity = {}, [], 1000, None
+        self.tokens, self.scopes, self.uses, self.identity, self.token_moved = {}, [], 1000, None, None
         self.elsewhere_in = {}
         self.location = "/v2/team/base/blobs/uploads/{name}"
 

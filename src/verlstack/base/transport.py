@@ -173,11 +173,16 @@ class Transport:
         realm = fields.get("realm", "")
         if scheme.lower() != "bearer" or not urlsplit(realm).netloc:
             return basic
+        if urlsplit(self.reference.api).scheme == "https" and urlsplit(realm).scheme != "https":
+            what = "the registry wants its login over plain http, where anybody may read it"
+            raise FetchError(what, where=redact(realm), todo="tell its operator: the token service needs https")
         service, scopes = fields.get("service", ""), self._scopes(fields.get("scope"))
         if self.identity:
             form = {"grant_type": "refresh_token", "refresh_token": self.identity, "client_id": "verlstack"}
             form |= {"service": service, "scope": " ".join(scopes)}
-            response = self.session.post(realm, data=form, auth=_Header(None), timeout=self.timeout, stream=True)
+            # the token is in the body, which a redirect would take along, whoever it leads to
+            how: dict[str, Any] = {"auth": _Header(None), "timeout": self.timeout, "stream": True}
+            response = self.session.post(realm, data=form, allow_redirects=False, **how)
         else:
             query: dict[str, Any] = {"service": service, "scope": scopes}
             response = self.session.get(realm, params=query, auth=_Header(basic), timeout=self.timeout, stream=True)
