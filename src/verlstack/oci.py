@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from verlstack import canonical, layer, tar
+from verlstack.base.reference import TAG
 from verlstack.cache import CHUNK, atomic, sha256_file, storage_errors
 from verlstack.content import Inline, OnDisk
 from verlstack.errors import LockError, UsageError
@@ -32,6 +33,7 @@ _LAYOUT = {"imageLayoutVersion": "1.0.0"}
 NAME = "verlstack"  # repository name of an image in archives and engines
 REF_NAME = "org.opencontainers.image.ref.name"
 # Names of what refers to an image: the fallback tag of the distribution specification, and cosign's tags.
+_SHORT = len("sha256-") + 12
 _ABOUT = re.compile(r"sha256-[0-9a-f]{64}(\.\w+)?")
 _REF = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+/-]{0,254}")  # image-spec, "Pre-Defined Annotation Keys", roughly
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")  # the specification allows others, which nobody uses
@@ -78,6 +80,13 @@ class Image:
                 "rootfs": {"diff_ids": [x.blob.diff_id for x in self.layers], "type": "layers"},
             }
         )
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """The descriptor of its manifest."""
+        size, digest = len(self.manifest), self.digest
+        platform = {"architecture": self.architecture, "os": "linux"}
+        return {"digest": digest, "mediaType": MANIFEST, "platform": platform, "size": size}
 
     @property
     def manifest(self) -> bytes:
@@ -133,7 +142,7 @@ def write_layout(image: Image, folder: Path, *, tag: str, todo: str | None = Non
         for document in (image.config, image.manifest):
             _write(blobs / digest(document).removeprefix("sha256:"), document, todo)
         _write(folder / "oci-layout", canonical.dumps(_LAYOUT), todo)
-        _write(folder / "index.json", _index(image, tag), todo)  # from here on the layout holds the new image
+        _write(folder / "index.json", _index(image.described, tag), todo)  # from here on the layout holds the new image
         keep = {x.blob.digest for x in image.layers} | {digest(image.config), image.digest}
         # What an earlier image had, and what a killed build left; folders are not ours.
         for path in (*blobs.iterdir(), *folder.glob(".index.json.*"), *folder.glob(".oci-layout.*")):
@@ -152,19 +161,10 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _index(image: Image, tag: str) -> bytes:
-    descriptor = {
-        # containerd (and so `docker load`) names the image by the first annotation, everybody else by the second
-        "annotations": {
-            "io.containerd.image.name": f"docker.io/library/{NAME}:{tag}",
-            "org.opencontainers.image.ref.name": tag,
-        },
-        "digest": image.digest,
-        "mediaType": MANIFEST,
-        "platform": {"architecture": image.architecture, "os": "linux"},
-        "size": len(image.manifest),
-    }
-    return canonical.dumps({"manifests": [descriptor], "mediaType": INDEX, "schemaVersion": 2})
+def _index(described: dict[str, Any], tag: str) -> bytes:
+    # containerd (and so `docker load`) names the image by the first annotation, everybody else by the second
+    notes = {"io.containerd.image.name": f"docker.io/library/{NAME}:{tag}", REF_NAME: tag}
+    return canonical.dumps({"manifests": [{**described, "annotations": notes}], "mediaType": INDEX, "schemaVersion": 2})
 
 
 def _write(path: Path, data: bytes, todo: str | None) -> None:
@@ -202,7 +202,8 @@ def archive(folder: Path, *, tag: str, docker: bool) -> Iterator[bytes]:
         StorageError: a blob is not what its digest says.
     """
     digest, manifest, config = read_layout(folder)
-    entries = [tar.file(name, _small(folder / name)) for name in ("oci-layout", "index.json")]
+    index = Inline(data=_index(_entry(folder), tag))  # what else the layout's names would be missing blobs here
+    entries = [tar.file("oci-layout", _small(folder / "oci-layout")), tar.file("index.json", index)]
     for descriptor in (manifest["config"], *manifest["layers"]):
         path = folder / blob_path(descriptor["digest"])
         content = OnDisk(path=path, size=descriptor["size"], sha256=path.name)
@@ -270,6 +271,16 @@ def tag_of(folder: Path) -> str:
     if not _REF.fullmatch(tag):
         raise _damaged("the layout gives its image a name that no image has", folder)
     return tag
+
+
+def engine_tag(folder: Path) -> str:
+    """A tag for an engine: the layout's own name, or the digest's beginning where no engine takes that name for a tag.
+
+    Raises:
+        UsageError, LockError: as of `tag_of` and `read_layout`.
+    """
+    tag = tag_of(folder)
+    return tag if TAG.fullmatch(tag) else read_layout(folder)[0].replace(":", "-")[:_SHORT]
 
 
 def _none(folder: Path) -> UsageError:

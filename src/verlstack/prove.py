@@ -75,11 +75,11 @@ def load(layout: Path, into: engine.Engine, progress: Progress) -> str:
         UsageError: there is no image in the layout.
     """
     digest, manifest, _ = oci.read_layout(layout)
-    name, ids = f"{oci.NAME}:{oci.tag_of(layout)}", (digest, manifest["config"]["digest"])
+    name, ids = f"{oci.NAME}:{oci.engine_tag(layout)}", (digest, manifest["config"]["digest"])
     if have := into.held(name, ids):
         return have
     progress.say(f"loading into {into.name} as {name}")
-    return into.load(oci.archive(layout, tag=oci.tag_of(layout), docker=True), name, ids)
+    return into.load(oci.archive(layout, tag=oci.engine_tag(layout), docker=True), name, ids)
 
 
 def prove_unpacked(layout: Path, cache: Cache, progress: Progress) -> list[str]:

@@ -264,6 +264,29 @@ def test_a_docker_archive_has_its_own_table_besides(tmp_path):
     assert row["Layers"] == [oci.blob_path(x.blob.digest) for x in made.layers]
 
 
+def test_an_image_that_was_mirrored_by_its_digest(tmp_path):
+    """Its name is a digest, which no engine takes for a tag; what refers to it is not in an archive."""
+    made = image(tmp_path / "cache")
+    oci.write_layout(made, tmp_path / "dist", tag="demo")
+    digest = made.digest
+    assert oci.engine_tag(tmp_path / "dist") == "demo"
+    index = json.loads((tmp_path / "dist" / "index.json").read_text())
+    index["manifests"][0]["annotations"] = {oci.REF_NAME: digest}
+    notes = {oci.REF_NAME: f"sha256-{'1' * 64}.sig"}
+    index["manifests"].append(
+        {"digest": f"sha256:{'1' * 64}", "mediaType": oci.MANIFEST, "size": 1, "annotations": notes}
+    )
+    (tmp_path / "dist" / "index.json").write_text(json.dumps(index))
+    tag = oci.engine_tag(tmp_path / "dist")
+    assert tag == f"sha256-{digest[7:19]}"
+    data = b"".join(oci.archive(tmp_path / "dist", tag=tag, docker=True))
+    with tarfile.open(fileobj=io.BytesIO(data)) as t:
+        (entry,) = json.load(t.extractfile("index.json"))["manifests"]
+        (row,) = json.load(t.extractfile("manifest.json"))
+    assert entry["annotations"][oci.REF_NAME] == tag
+    assert row["RepoTags"] == [f"verlstack:{tag}"]
+
+
 def test_the_same_layer_twice_is_packed_once(tmp_path):
     oci.write_layout(image(tmp_path / "cache", b"one", b"one"), tmp_path / "dist", tag="demo")
     _, found, _ = packed(tmp_path / "dist", docker=True)

@@ -62,7 +62,7 @@ def _run(script: str, lock: Lock, shop: Workshop, layout: Path) -> Results:
     prove.check_lock(config, lock, layout)
     words = (_PYTHON, "-c", script)
     found = engine.Engine.connect(shop.env)
-    name = f"{oci.NAME}:{oci.tag_of(layout)}"
+    name = f"{oci.NAME}:{oci.engine_tag(layout)}"
     if found and (image := found.held(name, (digest, manifest["config"]["digest"]))):
         return _parsed(found.ask(prove.order(image, words, STRANGER), _PATIENCE))
     with unpacked(layout, shop.cache, shop.progress) as root:
