@@ -1,4 +1,4 @@
-"""`verlstack export`: an image as one squashfs or SIF for enroot, pyxis and Apptainer, the same bytes each time."""
+"""`verlstack export`: an image as one file, for enroot, pyxis, Apptainer or engines, the same bytes each time."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import os
 import re
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from verlstack import canonical, oci, shell, sif, unpack, unpacked
-from verlstack.cache import check_replaceable, sha256_file, storage_errors
+from verlstack.cache import atomic, check_replaceable, sha256_file, storage_errors
 from verlstack.errors import StorageError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from verlstack.workshop import Workshop
 
 _LEVEL = 9  # of zstd, as for layers; blocks of 128 kB leave less to win than a layer's window
-SIF = ".sif"  # the ending of a file for Apptainer alone; any other gets a bare squashfs
+Form = Literal["sqsh", "sif", "oci-archive", "docker-archive"]
 # What runs where no command is given; `sh` is in every base of ours.
 _RC = '#!/bin/sh\n[ $# -gt 0 ] || set -- {command}\nexec "$@"\n'
 
@@ -36,24 +36,46 @@ class Report:
     Attributes:
         image: `sha256:…` of the image.
         sha256: of the file.
-        program: the mksquashfs that made it; another may give other bytes.
+        program: the mksquashfs that made it, for another may give other bytes; None of an archive.
     """
 
     path: Path
     image: str
     sha256: str
     size: int
-    program: str
+    program: str | None
 
 
-def export(layout: Path, target: Path, shop: Workshop, run: Callable[..., shell.Result] = shell.run) -> Report:
+def form_of(target: Path) -> Form:
+    """What a file is by its ending: a SIF if that is `.sif`, else a bare squashfs."""
+    return "sif" if target.suffix == ".sif" else "sqsh"
+
+
+def archive(layout: Path, target: Path, *, docker: bool) -> Report:
+    """Write a layout's image as an oci-archive, or one that engines of any age load; what refers to it is not in it.
+
+    Raises:
+        UsageError, LockError: as of `oci.archive`.
+        StorageError: the disk is full, or a blob is not what its digest says.
+    """
+    with atomic(target, todo=_ELSEWHERE) as out:
+        for piece in oci.archive(layout, tag=oci.engine_tag(layout), docker=docker):
+            out.write(piece)
+    digest, size = oci.read_layout(layout)[0], target.stat().st_size
+    return Report(path=target, image=digest, sha256=sha256_file(target), size=size, program=None)
+
+
+def export(
+    layout: Path, target: Path, shop: Workshop, run: Callable[..., shell.Result] = shell.run, form: Form | None = None
+) -> Report:
     """Unpack an image below the cache, and pack it with mksquashfs: sorted, owned by root, with the image's own date.
 
     Args:
         layout: folder of the image.
-        target: file to write, a SIF if it ends in `.sif`; one that is there is replaced when the new one is whole.
+        target: file to write; one that is there is replaced when the new one is whole.
         shop: the surroundings.
         run: starts mksquashfs.
+        form: what to write; by the target's ending where it is None. An archive needs neither of the two.
 
     Raises:
         ProgramMissingError: there is no mksquashfs.
@@ -61,6 +83,9 @@ def export(layout: Path, target: Path, shop: Workshop, run: Callable[..., shell.
         ProofError: a layer cannot be unpacked.
         StorageError: the disk is full, or mksquashfs fails.
     """
+    form = form or form_of(target)
+    if form in {"oci-archive", "docker-archive"}:
+        return archive(layout, target, docker=form == "docker-archive")
     check_replaceable(target, todo=_ELSEWHERE)
     digest = oci.read_layout(layout)[0]
     version = _version(run)
@@ -73,7 +98,7 @@ def export(layout: Path, target: Path, shop: Workshop, run: Callable[..., shell.
             with storage_errors(root):
                 _say_how_to_start(root, config["config"])
             epoch = oci.epoch(config, layout)
-            start = sif.START if target.suffix == SIF else 0
+            start = sif.START if form == "sif" else 0
             _pack(root, unfinished, epoch, start, run)
             with storage_errors(target, todo=_ELSEWHERE):
                 if start:

@@ -176,6 +176,28 @@ def test_a_damaged_layer_and_a_program_that_fails(shop, tmp_path):
     assert list((tmp_path / "cache" / "verlstack-tmp").iterdir()) == []
 
 
+@pytest.mark.parametrize("form", ["oci-archive", "docker-archive"])
+def test_an_archive_of_what_was_mirrored(shop, tmp_path, form):
+    """With its digest for a name, and a signature beside it."""
+    folder = image(tmp_path / "image", LINKED)
+    index = json.loads((folder / "index.json").read_text())
+    digest = index["manifests"][0]["digest"]
+    index["manifests"][0]["annotations"] = {oci.REF_NAME: digest}
+    notes = {oci.REF_NAME: f"{digest.replace(':', '-')}.sig"}
+    other = {"digest": f"sha256:{'1' * 64}", "mediaType": oci.MANIFEST, "size": 1, "annotations": notes}
+    (folder / "index.json").write_text(json.dumps(index | {"manifests": [*index["manifests"], other]}))
+    said = export.export(folder, tmp_path / "x.tar", shop, form=form)
+    assert (said.image, said.program) == (digest, None)
+    assert said.sha256 == hashlib.sha256((tmp_path / "x.tar").read_bytes()).hexdigest()
+    skopeo = debian_programs.program("skopeo", tmp_path)
+    words = [skopeo, "--insecure-policy", "copy", f"{form}:{tmp_path}/x.tar", f"oci:{tmp_path}/copy:x"]
+    subprocess.run(words, check=True, capture_output=True)
+    ours, theirs = (oci.read_layout(place)[2]["rootfs"] for place in (folder, tmp_path / "copy"))
+    assert ours == theirs
+    if form == "oci-archive":
+        assert oci.read_layout(tmp_path / "copy")[0] == digest
+
+
 @pytest.mark.usefixtures("_squashfs")
 def test_the_command_line(tmp_path, monkeypatch, capsys):
     (tmp_path / "constraints").mkdir()
@@ -189,3 +211,5 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
     assert cli.main(["export", str(folder), "x.sqsh"]) == 0
     assert said["sha256"] in capsys.readouterr().out
     assert cli.main(["export", "nothing", "x.sqsh"]) == 2
+    assert cli.main(["export", str(folder), "x.tar", "--format", "sif"]) == 0
+    assert (tmp_path / "x.tar").read_bytes().startswith(b"#!/usr/bin/env run-singularity")

@@ -34,10 +34,14 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser], common:
     mirror.add_argument("source", metavar="SRC", help="HOST/REPOSITORY:TAG, HOST/REPOSITORY@sha256:…, or a layout")
     mirror.add_argument("target", metavar="DST", help="HOST/REPOSITORY[:TAG], or ./FOLDER")
     mirror.set_defaults(verb=_mirror)
-    text = "an image as one file: squashfs for enroot, pyxis and Apptainer, or SIF for Apptainer alone"
+    text = (
+        "an image as one file: squashfs for enroot, pyxis and Apptainer, SIF for Apptainer alone, archives for engines"
+    )
     export = verbs.add_parser("export", parents=[common], help=text)
     export.add_argument("image", metavar="IMAGE", help=_IMAGE)
-    export.add_argument("file", type=Path, metavar="FILE.sqsh|FILE.sif", help="what to write")
+    export.add_argument("file", type=Path, metavar="FILE", help="what to write")
+    text = "what it is (default: sif if FILE ends in .sif, else sqsh)"
+    export.add_argument("--format", choices=("sqsh", "sif", "oci-archive", "docker-archive"), help=text)
     export.set_defaults(verb=_export)
     for verb in (publish, mirror, export):
         verb.add_argument("--dist", type=Path, metavar="DIR", help=_DIST)
@@ -104,12 +108,12 @@ def _export(arguments: argparse.Namespace) -> int:
 
     _any_stack(arguments)
     with workshop(arguments) as (_, shop):
-        done = export.export(_layout(arguments, shop), arguments.file.absolute(), shop)
+        done = export.export(_layout(arguments, shop), arguments.file.absolute(), shop, form=arguments.format)
     if arguments.json:
         print(canonical.dumps(done).decode())
         return 0
     print(f"{done.path}  sha256:{done.sha256}")
-    print(f"{done.size / 1e6:.0f} MB, of {done.image}, by {done.program}")
+    print(f"{done.size / 1e6:.0f} MB, of {done.image}{f', by {done.program}' if done.program else ''}")
     return 0
 
 
