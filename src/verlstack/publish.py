@@ -66,6 +66,9 @@ def publish(layout: Path, place: str, shop: Workshop, *, insecure: bool, record:
         raise PublishError(f"the lock of this image ({lock}) is not here", where=str(shop.constraints), todo=todo)
     digest, manifest, _ = oci.read_layout(layout)
     facts = imagefacts.read(layout)
+    if not reference.TAG.fullmatch(facts.tag):
+        what = f"no registry takes {facts.tag} for a tag: 128 characters are the most, the first no sign but _"
+        raise PublishError(what, where=str(layout), todo="give the stack a shorter name, lock and build again")
     with (
         futures.ThreadPoolExecutor(1) as aside,
         upload.writer(ref, shop.env, mount_from=_relatives(labels, ref)) as writer,

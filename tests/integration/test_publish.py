@@ -228,6 +228,13 @@ def test_what_must_not_be_published_is_refused_before_anything_is_sent(project, 
     assert cli.main(["publish", "nothing", f"{fake.host}/team/base", "--insecure"]) == 2
 
 
+def test_a_tag_that_no_registry_takes_is_refused_before_anything_is_sent(project, fake, capsys):
+    folder = str(image(project / "image", labels={"dev.verlstack.stack": "x" * 60}))
+    assert cli.main(["publish", folder, f"{fake.host}/team/base", "--insecure"]) == PublishError.exit_code
+    assert "128" in capsys.readouterr().err
+    assert fake.requests == []
+
+
 def test_a_release_is_recorded(project, fake, capsys, monkeypatch):
     (project / "docs").mkdir()
     folder = str(image(project / "image"))
