@@ -57,6 +57,24 @@ def test_here_documents_are_commands_of_run_and_content_of_copy():
     assert lines(text) == [("one", 2), ("two three", 2), ("four", 9)]
 
 
+def test_what_only_looks_like_a_here_document_hides_no_line():
+    text = "FROM a\nRUN grep x <<<word && echo $((1<<3))\nRUN echo 'see <<EOT here'\nRUN cat <<EOT\nEOT\nRUN last\n"
+    assert [one for one, _ in lines(text)][-3:] == ["echo see <<EOT here", "cat", "last"]
+
+
+def test_a_tab_may_follow_the_instruction_and_onbuild_is_only_later():
+    assert lines("FROM\ta\nRUN\tone\nONBUILD RUN two\n") == [("one", 2), ("two", 3)]
+
+
+@pytest.mark.parametrize("shell", ["bash -lc", "/bin/sh -ec", "sudo -E bash -c", "bash -o pipefail -c"])
+def test_what_a_shell_is_given_is_read(shell):
+    assert lines(f'FROM a\nRUN A=1 {shell} "one && two"\n') == [("A=1 one", 2), ("A=1 two", 2)]
+
+
+def test_a_script_that_a_shell_runs_is_one_command():
+    assert lines("FROM a\nRUN bash build.sh -c x\n") == [("bash build.sh -c x", 2)]
+
+
 def test_the_shells_own_words_are_no_commands():
     text = "FROM a\nRUN if ! x; then pip install b; else { c; }; fi; for i in 1 2; do d; done\n"
     assert {"x", "pip install b", "c", "d"} <= {one for one, _ in lines(text)}
@@ -259,3 +277,58 @@ def test_a_login_in_an_argument_is_not_shown():
     found = dockerrules.check(text, "Dockerfile", AGAINST)
     assert {one.code for one in found} == {"DOCKER-EXTRA-INDEX", "DOCKER-EXTRA-INDEX-ENV", "DOCKER-UNPINNED"}
     assert "secret" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    "option", ["COPY --from=ghcr.io/astral/uv:latest /uv /bin/", "RUN --mount=type=bind,from=x/y:1,target=/y true"]
+)
+def test_files_of_another_image_without_a_digest(option):
+    assert codes(f"{GCC}{option}\n") == {"DIGEST"}
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        f"COPY --from=x/y:1{DIGEST} /a /b",
+        "COPY --from=0 /a /b",
+        "COPY --from=context /a /b",
+        "COPY --from=$GIVEN/y:1 /a /b",
+        "RUN --mount=type=cache,target=/from=x/y:1 true",
+    ],
+)
+def test_files_of_a_stage_a_context_or_an_image_by_digest(option):
+    assert codes(f"{GCC}{option}\n") == set()
+
+
+@pytest.mark.parametrize(
+    "install",
+    [
+        "pip install -qU six==1.17.0",
+        "pip --no-cache-dir install -U six==1.17.0",
+        "uv --quiet pip install -U six==1.17.0",
+    ],
+)
+def test_upgrade_by_whatever_spelling(install):
+    assert codes(f"{GCC}RUN {install}\n") == {"PIP-UPGRADE"}
+
+
+@pytest.mark.parametrize("pin", ["'torch == 2.3.1'", "$PINS", "${PINS}", "torch==${TORCH:-2.3.1}", "torch==${GIVEN}"])
+def test_what_a_pin_may_look_like(pin):
+    assert codes(f'{GCC}ENV PINS="torch==2.3.1 numpy==2.2.6"\nRUN pip install {pin}\n') == set()
+
+
+@pytest.mark.parametrize("version", ["${FLASH}", "${FLASH:-2.6.3}", "2.6.3"])
+def test_what_is_compiled_is_seen_whoever_gives_its_version(version):
+    found = codes(f"{GCC}RUN pip install flash-attn=={version}\n")
+    assert found == {"ORDER", "ISOLATION", "ARCH", "JOBS", "PREBUILT"}
+
+
+@pytest.mark.parametrize("image", ["fedora:40", "rockylinux/rockylinux:9", "redhat/ubi9-minimal:9.4", "debian:12"])
+def test_no_compiler_in_the_bare_images_of_any_distribution(image):
+    assert "COMPILER" in codes(f"FROM {image}{DIGEST}\nRUN pip install torch==2.3.1\n")
+
+
+@pytest.mark.parametrize("before", ["sudo ", "GIT_SSL_NO_VERIFY=1 "])
+@pytest.mark.parametrize("clone", ["git clone", "git -C /opt clone", "git --no-pager clone --depth 1"])
+def test_a_clone_however_it_is_called(before, clone):
+    assert codes(f"{GCC}RUN {before}{clone} https://git.invalid/x\n") == {"CLONE"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shlex
@@ -19,8 +20,13 @@ _WORDS = frozenset(
         *("VOLUME", "STOPSIGNAL", "HEALTHCHECK", "ONBUILD", "SHELL", "MAINTAINER"),
     }
 )
-_HEREDOC = re.compile(r"<<(?P<dash>-?)(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)")
+# A word of its own outside quotes, as BuildKit has it: neither `<<<word` nor `$((1<<3))`.
+_HEREDOC = re.compile(
+    r"'[^']*'|\"(?:\\.|[^\"\\])*\"|(?<!\S)\d*<<(?P<dash>-?)(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)(?!\S)"
+)
 _VARIABLE = re.compile(r"\$(?:\{(?P<braced>\w+)(?P<rest>[^}]*)\}|(?P<plain>\w+))")
+_SHELL = re.compile(r"(?:\S*/)?(?:ba|da|k|z|a)?sh")
+_PREFIXED = 4  # words before which a shell may stand: sudo, env and NAME=value
 _SEPARATORS = frozenset({"&&", "||", ";", "|", "&", "(", ")", "{", "}", "\n", "then", "do", "else", "!", "if", "while"})
 
 
@@ -49,6 +55,7 @@ class Stage:
         commands: of its RUNs, in order.
         environment: NAME → (value, line), of ENV and ARG.
         copies: (text, line) of COPY and ADD.
+        borrowed: (image, line) of what COPY takes files from and RUN mounts; an image, or an earlier stage's name.
     """
 
     name: str
@@ -57,6 +64,7 @@ class Stage:
     commands: list[Command] = field(default_factory=list)
     environment: dict[str, tuple[str, int]] = field(default_factory=dict)
     copies: list[tuple[str, int]] = field(default_factory=list)
+    borrowed: list[tuple[str, int]] = field(default_factory=list)
 
 
 def parse(text: str, where: str) -> list[Stage]:
@@ -68,6 +76,8 @@ def parse(text: str, where: str) -> list[Stage]:
     stages: list[Stage] = []
     shared: dict[str, tuple[str, int]] = {}
     for line, word, rest in _instructions(text, where):
+        if stages:
+            stages[-1].borrowed += _borrowed(word, rest, line, stages[-1].environment | shared)
         if word == "FROM":
             stages.append(_from(rest, line, shared))
         elif word in {"ARG", "ENV"}:
@@ -114,17 +124,35 @@ def _instructions(text: str, where: str) -> Iterator[tuple[int, str, str]]:
                 break
         if not parts:
             continue
-        word, _, rest = " ".join(part.strip() for part in parts).partition(" ")
-        if word.upper() not in _WORDS:
-            raise UsageError(f"{word[:40]!r} is no instruction", where=f"{where}:{begun}", todo="mend that line")
-        for match in _HEREDOC.finditer(rest) if word.upper() in {"RUN", "COPY", "ADD"} else ():
-            body = []
-            while at < len(lines) and lines[at].strip("\t" if match["dash"] else "") != match["end"]:
-                body.append(lines[at])
-                at += 1
-            at += 1
-            rest = rest.replace(match[0], "", 1) + ("\n" + "\n".join(body) if word.upper() == "RUN" else "")
-        yield begun, word.upper(), rest.strip()
+        word, rest = _instruction(" ".join(part.strip() for part in parts), f"{where}:{begun}")
+        for match in _HEREDOC.finditer(rest) if word in {"RUN", "COPY", "ADD"} else ():
+            marks = [line.strip("\t") if match["dash"] else line for line in lines[at:]]
+            if match["end"] not in marks:
+                continue  # quotes, or a here-document without an end
+            end = at + marks.index(match["end"])
+            rest = rest.replace(match[0], "", 1) + ("\n" + "\n".join(lines[at:end]) if word == "RUN" else "")
+            at = end + 1
+        yield begun, word, rest.strip()
+
+
+def _instruction(text: str, where: str) -> tuple[str, str]:
+    """The word in capitals, and the rest; what ONBUILD keeps for later is done, only later."""
+    word, rest = (*text.split(maxsplit=1), "")[:2]
+    if word.upper() not in _WORDS:
+        raise UsageError(f"{word[:40]!r} is no instruction", where=where, todo="mend that line")
+    return _instruction(rest, where) if word.upper() == "ONBUILD" and rest else (word.upper(), rest)
+
+
+def _borrowed(word: str, rest: str, line: int, values: dict[str, tuple[str, int]]) -> Iterator[tuple[str, int]]:
+    """What `--from=` of COPY, or `from=` of a mount, names."""
+    for option in itertools.takewhile(lambda x: x.startswith("--"), rest.split()):
+        name, _, value = option.partition("=")
+        words = [value] if (word, name) == ("COPY", "--from") else value.split(",") if name == "--mount" else []
+        for one in words:
+            if name == "--mount" and not one.startswith("from="):
+                continue
+            if image := _filled(one.removeprefix("from="), values):
+                yield image, line
 
 
 def _from(rest: str, line: int, shared: dict[str, tuple[str, int]]) -> Stage:
@@ -137,13 +165,17 @@ def _filled(text: str, values: dict[str, tuple[str, int]]) -> str | None:
     """`text` with variables replaced; None where one has no value."""
 
     def value(match: re.Match[str]) -> str:
-        name, rest = match["braced"] or match["plain"], match["rest"] or ""
-        own = values.get(name, ("", 0))[0]
-        default = rest.lstrip(":").removeprefix("-") if rest.lstrip(":").startswith("-") else ""
-        return own or default or "\0"
+        own = values.get(match["braced"] or match["plain"], ("", 0))[0]
+        return own or _default(match) or "\0"
 
     filled = _VARIABLE.sub(value, text)
     return None if "\0" in filled else filled
+
+
+def _default(match: re.Match[str]) -> str:
+    """What `${NAME:-default}` gives where NAME has no value."""
+    rest = (match["rest"] or "").lstrip(":")
+    return rest[1:] if rest.startswith("-") else ""
 
 
 def _set(rest: str, line: int, into: dict[str, tuple[str, int]], given: dict[str, tuple[str, int]]) -> None:
@@ -157,13 +189,21 @@ def _set(rest: str, line: int, into: dict[str, tuple[str, int]], given: dict[str
 
 
 def filled(command: Command, stage: Stage) -> Command:
-    """A command with the variables replaced that its stage gives a value to; the others stay as they are."""
+    """A command with the variables replaced that have a value in its stage or a default; the others stay as they are.
+
+    A value of several words becomes several, as without quotes.
+    """
 
     def value(match: re.Match[str]) -> str:
-        own = stage.environment.get(match["braced"] or match["plain"], ("", 0))[0]
-        return own if own and not match["rest"] and "$" not in own else match[0]
+        own = stage.environment.get(match["braced"] or match["plain"], ("", 0))[0] or _default(match)
+        plain = not match["rest"] or _default(match)
+        return own if own and plain and "$" not in own else match[0]
 
-    return Command(words=tuple(_VARIABLE.sub(value, word) for word in command.words), line=command.line)
+    words: list[str] = []
+    for word in command.words:
+        new = _VARIABLE.sub(value, word)
+        words += [word] if new == word else new.split()
+    return Command(words=tuple(words), line=command.line)
 
 
 def commands(text: str, line: int) -> list[Command]:
@@ -176,9 +216,7 @@ def commands(text: str, line: int) -> list[Command]:
         except ValueError:
             words = []
         if words:
-            if words[:2] in (["sh", "-c"], ["bash", "-c"], ["/bin/sh", "-c"], ["/bin/bash", "-c"]):
-                return commands(" ".join(words[2:3]), line)
-            return [Command(words=tuple(words), line=line)]
+            return _opened(words, line)
     found: list[Command] = []
     for part in text.split("\n"):
         held: list[str] = []
@@ -187,9 +225,21 @@ def commands(text: str, line: int) -> list[Command]:
                 held.append(word)
                 continue
             if held:
-                found.append(Command(words=tuple(held), line=line))
+                found += _opened(held, line)
             held = []
     return found
+
+
+def _opened(words: list[str], line: int) -> list[Command]:
+    """A command; of `bash -c "…"` those in the quotes, each with the variables that stand in front."""
+    at = next((n for n, word in enumerate(words[:_PREFIXED]) if _SHELL.fullmatch(word)), len(words))
+    options = re.match(r"(?:-[a-bd-z]*[oO] \S+ |-\S+ )*", " ".join(words[at + 1 :]) + " ")
+    given = options[0].split() if options else []
+    script = words[at + 1 + len(given) :][:1]
+    if not script or not any(re.fullmatch(r"-[a-z]*c[a-z]*", word) for word in given):
+        return [Command(words=tuple(words), line=line)]
+    before = tuple(word for word in words[:at] if re.match(r"\w+=", word))
+    return [Command(words=before + one.words, line=line) for one in commands(script[0], line)]
 
 
 def _split(text: str) -> list[str]:

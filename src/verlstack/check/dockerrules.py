@@ -52,14 +52,19 @@ def _finding(code: str, subject: str, measured: str, path: str, line: int, **oth
 
 
 def _base(stages: list[Stage], stage: Stage, path: str) -> Iterator[Finding]:
-    """An image without digest; what a build argument without a value names, the build must give."""
+    """An image without digest; what a build argument without a value names, the build must give.
+
+    A bare word after `--from=` may be a context that the build is given: only what has a tag or a path is an image.
+    """
     earlier = {one.name.lower() for one in stages[: stages.index(stage)] if one.name}
-    image = stage.image
-    if image is None or image.lower() in earlier | {"scratch"} or re.search(r"@sha256:[0-9a-f]{64}$", image):
-        return
-    tag = image.rpartition("/")[2].partition(":")[2]
-    measured = f"tag {tag} without a digest" if tag else "no tag, that is latest, and no digest"
-    yield _finding("DOCKER-DIGEST", f"FROM {image}", measured, path, stage.line)
+    images = [] if stage.image is None else [("FROM ", stage.image, stage.line)]
+    images += [("from=", image, line) for image, line in stage.borrowed if re.search(r"[/:@]", image)]
+    for word, image, line in images:
+        if image.lower() in earlier | {"scratch"} or re.search(r"@sha256:[0-9a-f]{64}$", image):
+            continue
+        tag = image.rpartition("/")[2].partition(":")[2]
+        measured = f"tag {tag} without a digest" if tag else "no tag, that is latest, and no digest"
+        yield _finding("DOCKER-DIGEST", f"{word}{image}", measured, path, line)
 
 
 def _patterns(stage: Stage, path: str) -> Iterator[Finding]:
@@ -74,10 +79,10 @@ def _patterns(stage: Stage, path: str) -> Iterator[Finding]:
 
 def _sources(stage: Stage, path: str) -> Iterator[Finding]:
     """What is fetched without a hash or commit."""
-    texts = [(command.text, command.line) for command in stage.commands]
+    texts = [(installs.plain(command)[0], command.line) for command in stage.commands]
     for at, (text, line) in enumerate(texts):
         fixed = any(re.match(r"git\b.*\b(checkout|reset|switch)\b.*\b[0-9a-f]{40}\b", later) for later, _ in texts[at:])
-        if re.match(r"git clone\b", text) and not fixed:
+        if re.match(r"git( -\S+( [^-\s]\S*)?)* clone\b", text) and not fixed:
             yield _finding("DOCKER-CLONE", text, "a branch or tag is cloned", path, line)
         checked = any(re.search(_CHECKED, later) for later, at_line in texts if at_line == line)
         if re.match(r"(curl|wget)\b.*\bhttps?://", text) and not checked:
@@ -107,7 +112,7 @@ def _of(stage: Stage) -> list[Install]:
 
 
 def _brings_torch(one: Install) -> bool:
-    return one.unknown or one.has(*_PINNING) or bool(one.packages.keys() & {"torch", "vllm", "torchvision", "xformers"})
+    return one.unknown or one.has(*_PINNING) or bool(one.names & {"torch", "vllm", "torchvision", "xformers"})
 
 
 def _after_pins(one: Install, before: list[Install], root: str, path: str) -> Iterator[Finding]:
@@ -132,7 +137,7 @@ def _unpinned(one: Install, path: str) -> Iterator[Finding]:
 
 def _from_source(one: Install, path: str, *, torch: bool, environment: set[str]) -> Iterator[Finding]:
     """What is compiled against torch."""
-    names = sorted(one.packages.keys() & set(knowledge.table("dockerfile")["packages"]["compiled"]))
+    names = sorted(one.names & set(knowledge.table("dockerfile")["packages"]["compiled"]))
     if not names or ".whl" in one.text or one.has("--no-index", "--only-binary", "--find-links", "-f"):
         return
     name = names[0]
@@ -153,7 +158,7 @@ def _compiler(stages: list[Stage], path: str) -> Iterator[Finding]:
     known = knowledge.table("dockerfile")["packages"]
     chain = dockerfile.lineage(stages, stages[-1])
     image = chain[0].image or ""
-    needing = sorted({name for one in chain for x in _of(one) for name in x.packages} & set(known["compilers"]))
+    needing = sorted({name for one in chain for x in _of(one) for name in x.names} & set(known["compilers"]))
     has = any(re.search(known["gives_compiler"], command.text) for one in chain for command in one.commands)
     if needing and not has and re.search(known["bare"], image):
         measured = f"no C compiler is installed, and {image.partition('@')[0]} has none"

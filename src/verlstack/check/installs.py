@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _PREFIXES = {"sudo", "exec", "env", "time", "command"}
 _PYTHON = re.compile(r"(?:\S*/)?python[\d.]*")
 _PIP = re.compile(r"(?:\S*/)?pip[\d.]*")
+_VERBS = {"install", "wheel", "download", "uninstall", "sync", "config"}
 # Options of pip and uv that take a word.
 _TAKING = frozenset(
     {
@@ -40,7 +41,8 @@ class Install:
         text: the command, `pip` first.
         environment: NAME=value words before it.
         options: its options without their values.
-        packages: canonical name → the release that it is pinned to, or None.
+        packages: canonical name → the release that it is pinned to, or None; without those that a variable pins.
+        names: canonical names of all of them.
         folders: folders and archives that it names.
         unknown: whether variables may name more.
     """
@@ -50,6 +52,7 @@ class Install:
     environment: frozenset[str]
     options: frozenset[str]
     packages: dict[str, Version | None]
+    names: frozenset[str]
     folders: tuple[str, ...]
     unknown: bool
 
@@ -60,6 +63,11 @@ class Install:
 
 def plain(command: Command) -> tuple[str, frozenset[str]]:
     """A command as the rules' patterns expect it, and the names that are set in front of it."""
+    words, names = _plain(command)
+    return " ".join(words), names
+
+
+def _plain(command: Command) -> tuple[list[str], frozenset[str]]:
     words, names = list(command.words), set()
     while words and (words[0] in _PREFIXES or re.match(r"\w+=", words[0])):
         if "=" in (word := words.pop(0)):
@@ -67,25 +75,35 @@ def plain(command: Command) -> tuple[str, frozenset[str]]:
     if len(words) > 2 and _PYTHON.fullmatch(words[0]) and "-m" in words[1:4]:
         after = words.index("-m") + 1
         words = words[after:]
-    if len(words) > 1 and words[0].rpartition("/")[2] == "uv" and words[1] == "pip":
-        words = words[1:]
+    if words and words[0].rpartition("/")[2] == "uv":
+        words = words[_verb(words, {"pip"}) or 0 :]
     if words and _PIP.fullmatch(words[0]):
         words[0] = "pip"
-    return " ".join(words), frozenset(names)
+        if at := _verb(words, _VERBS):  # options may stand before it, too
+            words = ["pip", words[at], *words[1:at], *words[at + 1 :]]
+    return words, frozenset(names)
+
+
+def _verb(words: list[str], verbs: set[str]) -> int | None:
+    """Where one of these words stands with nothing but options, and their words, before it."""
+    for at, word in enumerate(words[1:], 1):
+        if word in verbs:
+            return at
+        if not word.startswith("-") and not words[at - 1].startswith("-"):
+            return None
+    return None
 
 
 def read(command: Command) -> Install | None:
     """The install that a command is, or None."""
-    text, names = plain(command)
-    words = text.split()
-    while len(words) > 1 and words[0] == "pip" and words[1].startswith("-"):
-        del words[1]  # an option of pip's own
+    words, names = _plain(command)
     if words[:1] != ["pip"] or words[1:2] not in (["install"], ["wheel"], ["download"], ["sync"]):
         return None
     options, named = _options(words[2:])
     if words[1] == "sync":
         options |= {"-r"}
     packages: dict[str, Version | None] = {}
+    hidden = set()
     folders = []
     for word in named:
         if word.endswith(".whl"):
@@ -94,12 +112,14 @@ def read(command: Command) -> Install | None:
             folders.append(word)
         elif "$" not in word.partition("==")[0]:
             packages |= _of_requirement(word)
+            hidden |= _named(word)
     return Install(
         line=command.line,
         text=" ".join(words),
         environment=names,
         options=frozenset(options),
         packages=packages,
+        names=frozenset(packages.keys() | hidden),
         folders=tuple(folders),
         unknown=any("$" in word for word in named),
     )
@@ -128,6 +148,12 @@ def _of_wheel(word: str) -> dict[str, Version | None]:
     except InvalidWheelFilename:
         return {}
     return {name: version}
+
+
+def _named(word: str) -> set[str]:
+    """The name of a requirement, whatever its version."""
+    match = re.match(r"\s*([A-Za-z0-9][\w.-]*)", word.partition("==")[0])
+    return {canonicalize_name(match[1])} if match else set()
 
 
 def _of_requirement(word: str) -> dict[str, Version | None]:
