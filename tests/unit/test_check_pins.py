@@ -1,6 +1,7 @@
 """Pins in files: how they are read, what the resolver's answer means, and what is said where the index is silent."""
 
 import json
+import os
 
 import pytest
 from packaging.version import Version
@@ -162,6 +163,23 @@ def test_bytes_that_are_no_text(tmp_path):
     path.write_bytes(b"caf\xe9==1\n")
     with pytest.raises(UsageError, match="UTF-8"):
         target.kind(str(path))
+
+
+def test_a_wheels_address_is_its_name_but_a_path_is_a_path(tmp_path):
+    assert target.kind("https://files.invalid/a-1-py3-none-any.whl") == "wheel"
+    with pytest.raises(UsageError, match="no such file"):
+        target.kind(str(tmp_path / "a-1-py3-none-any.whl"))
+
+
+@pytest.mark.parametrize("name", ["pins.in", "a-1-py3-none-any.whl", "Dockerfile"])
+def test_what_is_no_plain_file_is_not_opened(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(UsageError, match="no plain file"):
+        target.kind(str(tmp_path / name))
+    (tmp_path / name).unlink()
+    (tmp_path / name).mkdir()
+    with pytest.raises(UsageError, match="folder"):
+        target.kind(str(tmp_path / name))
 
 
 @pytest.mark.parametrize("name", ["nowhere/pins.in", "nowhere.txt", "Dockerfile.none", "none.toml", "."])

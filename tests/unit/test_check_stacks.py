@@ -152,6 +152,12 @@ def test_an_index_that_is_silent_leaves_it_open(shop):
         ("x-1-cp38-abi3-manylinux1_x86_64.whl", None),
         ("x-1-py3-none-any.whl", None),
         ("x.whl", "WHEEL-NAME"),
+        ("torch-2.3.1+cpu-cp310-cp310-linux_x86_64.whl", "WHEEL-CUDA"),
+        ("x-1+rocm6.1torch2.3-cp310-cp310-linux_x86_64.whl", "WHEEL-CUDA"),
+        ("x-1+pt23cpu-cp310-cp310-linux_x86_64.whl", "WHEEL-CUDA"),
+        ("x-1+cputune.cu121-cp310-cp310-linux_x86_64.whl", None),
+        ("torch-2.4.0-cp310-cp310-manylinux1_x86_64.whl", "WHEEL-TORCH"),
+        ("torch-2.3.0-cp310-cp310-manylinux1_x86_64.whl", None),
         ("peft-0.21.2-py3-none-any.whl", "RELEASE-PAIR"),
     ],
 )
@@ -208,7 +214,20 @@ def test_a_wheel_file_is_looked_into(tmp_path, shop):
     path, _ = wheel(tmp_path, new=needing(("libc.so.6", "GLIBC_2.38")))
     assert codes(check(shop, name=str(path))) == {"GLIBC": "fail"}
     path.write_bytes(b"no zip")
-    assert codes(check(shop, name=str(path))) == {"GLIBC-UNREAD": "warn"}
+    assert codes(check(shop, name=str(path))) == {"WHEEL-FILE": "fail"}
+
+
+@pytest.mark.parametrize("before", ["", "https://files.invalid/a/"])
+def test_a_name_as_an_address_writes_it(shop, before):
+    name = "flash_attn-2.6.3%2Bcu123torch2.3cxx11abiFALSE-cp310-cp310-linux_x86_64.whl"
+    assert codes(check(shop, name=before + name)) == {}
+    assert codes(check(shop, name=before + name.replace("cu123", "cu118"))) == {"WHEEL-CUDA": "fail"}
+
+
+def test_names_in_a_list_as_an_address_writes_them(shop, tmp_path):
+    path = tmp_path / "names.txt"
+    path.write_text("x-1%2Bcu118-cp310-cp310-linux_x86_64.whl\n")
+    assert codes(check(shop, name=str(path))) == {"WHEEL-CUDA": "fail"}
 
 
 def based(folder, glibc):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from verlstack import lockfile, pins, shell
 from verlstack.check import against, asked, dockerrules, finding, knowledge, pinned, stacks, target, wheelname
@@ -110,10 +111,11 @@ def _extra_indexes(shop: Workshop) -> list[Finding]:
 
 def _wheels(kind: str, path: Path, facts: Against, shop: Workshop) -> list[Finding]:
     if kind == target.WHEEL:
-        found = wheelname.check(path.name, facts, str(path) if path.exists() else "")
-        return found + (stacks.objects_of(path, facts, shop) if path.is_file() else [])
+        if not path.exists():  # only its name, or an address, which writes + as %2B
+            return wheelname.check(unquote(path.name), facts)
+        return wheelname.check(path.name, facts, str(path)) + stacks.objects_of(path, facts, shop)
     found = []
     for number, line in enumerate(asked.read(path).splitlines(), 1):
         if line.strip().endswith(".whl"):
-            found += wheelname.check(line.strip(), facts, f"{path}:{number}")
+            found += wheelname.check(unquote(line.strip()), facts, f"{path}:{number}")
     return found

@@ -115,5 +115,5 @@ def objects_of(path: Path, facts: Against, shop: Workshop) -> list[Finding]:
     try:
         needs = objects.needs(path, sha256_file(path), shop.cache)
     except WheelError as e:
-        return [_unread(path.name, e.what)]
+        return [knowledge.finding("WHEEL-FILE", subject=path.name, measured=e.what, where=str(path))]
     return list(objects.too_new(path.name, needs, system.of_platform(facts.platform)))

@@ -20,14 +20,17 @@ def kind(target: str) -> str:
         UsageError: it is a file of no kind that is known.
     """
     path = Path(target)
-    if target.endswith(".whl"):
-        return WHEEL
     if not path.exists():
+        if target.endswith(".whl") and ("/" not in target or "://" in target):
+            return WHEEL  # a name alone tells enough
         if "/" in target or _looks_like_a_file(target):
             raise UsageError("there is no such file", where=target, todo="check the path")
         return STACK
-    if path.is_dir():
-        raise UsageError("that is a folder", where=target, todo="name a file, or a stack of stacks.toml")
+    if not path.is_file():
+        what = "that is a folder" if path.is_dir() else "that is no plain file"
+        raise UsageError(what, where=target, todo="name a file, or a stack of stacks.toml")
+    if target.endswith(".whl"):
+        return WHEEL
     if path.name.endswith(".lock.toml"):
         stack = path.name.removesuffix(".lock.toml")
         raise UsageError("a lock is checked with its pins", where=target, todo=f"run `verlstack check {stack}`")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # As upstreams write them: `cu123torch2.3cxx11abiFALSE`, `cu118`, `torch2.4.0.cu121`, `pt23cu121`.
 _CUDA = re.compile(r"cu(?P<major>\d\d)(?P<minor>\d?)")
 _TORCH = re.compile(r"torch\.?(?P<release>\d+\.\d+)|pt(?P<major>\d)(?P<minor>\d+)")
+_OTHER = re.compile(r"(?:^|[.]|pt\d+)(?P<kind>cpu|rocm[\d.]*|xpu)(?=[.]|torch|$)")  # for no CUDA; whole words
 _ABI = re.compile(r"cxx11[._]?abi\.?(?P<flag>true|false|1|0)")
 
 
@@ -51,18 +52,13 @@ def _tags(filename: str, tags: frozenset[Tag], against: Against, where: str) -> 
 def _local(filename: str, name: str, version: Version, against: Against, where: str) -> Iterator[Finding]:
     """What the local version says: `+cu123torch2.3cxx11abiFALSE`."""
     local = version.local or ""
-    torch = version if name == "torch" else against.versions.get("torch")
-    if (match := _TORCH.search(local)) and torch:
-        made_for = match["release"] or f"{match['major']}.{match['minor']}"
-        have = ".".join(map(str, torch.release[:2]))
-        if made_for != have:
-            yield knowledge.finding(
-                "WHEEL-TORCH", subject=filename, measured=f"made for torch{made_for}", right=f"torch{have}", where=where
-            )
-    if (match := _CUDA.search(local)) and match["major"] != against.cuda.partition(".")[0]:
-        right = f"CUDA {against.cuda}: any cu{against.cuda.partition('.')[0]}"
+    yield from _torch(filename, name, version, against, where)
+    major = against.cuda.partition(".")[0]
+    cuda, other = _CUDA.search(local), _OTHER.search(local)
+    if made_for := cuda[0] if cuda and cuda["major"] != major else other["kind"] if other and not cuda else "":
+        right = f"CUDA {against.cuda}: any cu{major}"
         yield knowledge.finding(
-            "WHEEL-CUDA", subject=filename, measured=f"made for {match[0]}", right=right, where=where
+            "WHEEL-CUDA", subject=filename, measured=f"made for {made_for}", right=right, where=where
         )
     if (match := _ABI.search(local)) and against.cxx11_abi is not None:
         new = match["flag"] in {"true", "1"}
@@ -75,3 +71,24 @@ def _local(filename: str, name: str, version: Version, against: Against, where: 
                 right=right,
                 where=where,
             )
+
+
+def _torch(filename: str, name: str, version: Version, against: Against, where: str) -> Iterator[Finding]:
+    """The torch that the wheel was made for, or that it is."""
+    torch = against.versions.get("torch")
+    if torch is None:
+        return
+    have = _minor(torch)
+    match = _TORCH.search(version.local or "")
+    made_for = (match["release"] or f"{match['major']}.{match['minor']}") if match else have
+    if made_for != have:
+        measured = f"made for torch{made_for}"
+    elif name == "torch" and _minor(version) != have:
+        measured = f"it is torch{_minor(version)}"
+    else:
+        return
+    yield knowledge.finding("WHEEL-TORCH", subject=filename, measured=measured, right=f"torch{have}", where=where)
+
+
+def _minor(version: Version) -> str:
+    return ".".join(map(str, version.release[:2]))
