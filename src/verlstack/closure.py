@@ -29,6 +29,19 @@ def closure(root: str, wheels: Mapping[str, Path], *, python: str) -> tuple[str,
     Raises:
         WheelError: a wheel's metadata cannot be read.
     """
+    found: set[str] = set()
+    todo = [root]
+    while todo:
+        if (name := todo.pop()) in found or name not in wheels:
+            continue
+        found.add(name)
+        needs = (Requirement(line) for line in _requires(wheels[name]))
+        todo += [canonicalize_name(need.name) for need in needs if applies(need, python)]
+    return tuple(sorted(found))
+
+
+def applies(requirement: Requirement, python: str) -> bool:
+    """Whether a requirement's marker holds for CPython `python`, X.Y, on Linux on x86_64, without extras."""
     marks = {
         "python_version": python,
         "python_full_version": f"{python}.0",
@@ -40,15 +53,7 @@ def closure(root: str, wheels: Mapping[str, Path], *, python: str) -> tuple[str,
         "os_name": "posix",
         "extra": "",
     }
-    found: set[str] = set()
-    todo = [root]
-    while todo:
-        if (name := todo.pop()) in found or name not in wheels:
-            continue
-        found.add(name)
-        needs = (Requirement(line) for line in _requires(wheels[name]))
-        todo += [canonicalize_name(need.name) for need in needs if need.marker is None or need.marker.evaluate(marks)]
-    return tuple(sorted(found))
+    return requirement.marker is None or requirement.marker.evaluate(marks)
 
 
 def _requires(wheel: Path) -> list[str]:

@@ -318,7 +318,41 @@ def test_uv_is_asked_loudly_and_for_one_line_alone_where_that_is_the_question(tm
     assert "--quiet" not in deep  # or uv does not tell of yanked releases
 
 
+def test_what_a_marker_keeps_out_is_not_installed(tmp_path):
+    text = "torch==2.3.1\nvllm==0.6.3; python_version < '3.9'\npeft==0.21.2; sys_platform == 'win32'\n"
+    uv = fine("torch==2.3.1")
+    assert check(tmp_path, text, uv) == []
+    assert uv.asked == [("torch==2.3.1",)]
+    held = check(tmp_path, "flash-attn==2.8.3; python_version >= '3.9'\n", FakeUv())
+    assert ("RELEASE-PAIR", "fail") in codes(held)
+
+
+@pytest.mark.parametrize(
+    ("line", "taken"),
+    [
+        ("flash-attn", "2.8.3"),
+        ("flash_attn>=2.7", "2.8.3"),
+        ("flash-attn>=2.5,<2.8", "2.7.4"),
+        ("flash-attn<2.7", None),
+    ],
+)
+def test_an_open_bound_takes_the_newest_release_of_what_no_resolver_is_asked_for(tmp_path, line, taken):
+    found = check(tmp_path, f"{line}\n")
+    assert {one.code for one in found} == ({"RELEASE-PAIR"} if taken else set())
+    assert all(one.subject.startswith(f"flash-attn {taken}") for one in found)
+
+
 # -- the index
+
+
+@pytest.mark.parametrize("option", ["-i ", "--index-url ", "--index-url=", "--default-index "])
+@pytest.mark.parametrize(("build", "fails"), [("cu118", True), ("cpu", True), ("rocm6.1", True), ("cu121", False)])
+def test_an_index_of_another_cuda(tmp_path, option, build, fails):
+    found = check(
+        tmp_path, f"{option}https://user:secret@torch.invalid/whl/{build}\ntorch==2.3.1\n", fine("torch==2.3.1")
+    )
+    assert codes(found) == ([("INDEX-CUDA", "fail")] if fails else [])
+    assert "secret" not in repr(found)
 
 
 def test_an_index_that_does_not_answer_is_not_known_and_no_pass(tmp_path):

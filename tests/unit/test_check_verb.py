@@ -56,6 +56,14 @@ def test_a_file_of_which_the_index_says_nothing(capsys, tmp_path):
     assert out.out.splitlines()[-1].endswith("it cannot be told; 1 unknown")
 
 
+def test_a_files_name_speaks_to_no_terminal(capsys, tmp_path):
+    path = tmp_path / "x\x1b[31m.in"
+    path.write_text("this is bad\n")
+    _, out = run(capsys, path)
+    assert "\x1b" not in out.out
+    assert out.out.count(r"x\x1b[31m.in") == 2  # the line, and the verdict
+
+
 @pytest.mark.parametrize("target", ["nowhere.txt", "no-such-stack", "docs"])
 def test_what_cannot_be_checked(capsys, target):
     code, out = run(capsys, target)

@@ -24,6 +24,7 @@ _COMMENT = re.compile(r"(^|\s)#.*$")
 _HASH = re.compile(r"\s+--(hash|config-settings?|global-option)[=\s]\S+")
 _INCLUDE = re.compile(r"(?:-r|-c|--requirement|--constraint)[=\s]*(?P<path>\S+)")
 _EXTRA = re.compile(r"--extra-index-url\b|--index\b(?!-url)")
+_INDEX = re.compile(r"(?:-i|--index-url|--default-index)(?:=|\s+|(?<=-i))(?P<address>\S+)")
 _VERL_GIT = re.compile(r"git\+[^@\s]*/verl(?:\.git)?(?:@(?P<tag>[^#\s]+))?")
 
 
@@ -51,6 +52,7 @@ class Asked:
         stack: the stack that the file names, "" where it names none.
         python: X.Y that it names, likewise.
         cuda: CUDA that it names, likewise.
+        index: address of the index that it names and where it stands, where it names one.
         lines: requirements.
         verl_tag: tag of verl's repository and where it stands, where one is named.
         findings: what is wrong with the file as such.
@@ -59,6 +61,7 @@ class Asked:
     stack: str = ""
     python: str = ""
     cuda: str = ""
+    index: tuple[str, str] | None = None
     lines: list[Line] = field(default_factory=list)
     verl_tag: tuple[str, str] | None = None
     findings: list[Finding] = field(default_factory=list)
@@ -125,6 +128,8 @@ def _include(path: Path, asked: Asked, seen: list[Path]) -> None:
                 _include(inner, asked, seen)
             else:
                 asked.findings.append(_invalid(text, "the file that it names is not there", where))
+        elif index := _INDEX.fullmatch(text):
+            asked.index = (index["address"], where)
         elif text.startswith("-"):
             asked.findings += option(text, where)
         else:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 _PINNING = ("-r", "--requirement", "--require-hashes")
 _BOUND = ("-c", "--constraint", "--no-deps", "--no-index", "--require-hashes")
 _CHECKED = re.compile(r"\bsha(256|512)sum\b|\bshasum\b|\bgpg\b")
-_INDEX_CUDA = re.compile(r"/whl/(?:\w+/)?(?P<build>cu(?P<major>\d\d)\d|cpu)\b")
 _VERL_TAG = re.compile(
     r"git\+\S*/verl(?:\.git)?@(?P<tag>v\d[^#\s]*)|git clone\b.*(?:-b|--branch)[ =](?P<branch>v\d\S*).*/verl(?:\.git)?\b"
 )
@@ -168,7 +167,7 @@ def _compiler(stages: list[Stage], path: str) -> Iterator[Finding]:
 def _index_cuda(stages: list[Stage], path: str, against: Against) -> Iterator[Finding]:
     """Indexes of PyTorch's that are named for another CUDA."""
     for one in (x for stage in stages for x in _of(stage)):
-        match = _INDEX_CUDA.search(one.text)
+        match = releases.INDEX_CUDA.search(one.text)
         if match and match["major"] != against.cuda.partition(".")[0]:
             right = f"CUDA {against.cuda}, as the stack"
             yield _finding("DOCKER-INDEX-CUDA", one.text, f"torch for {match['build']}", path, one.line, right=right)

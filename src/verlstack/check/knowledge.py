@@ -81,13 +81,19 @@ def table(name: str) -> dict[str, Any]:
 def finding(code: str, *, subject: str, measured: str, right: str = "", where: str = "", **other: str) -> Finding:
     """A finding of the rule `code`; severity, why, source and fix are the rule's, unless given.
 
-    Subject and measured often quote somebody's file: credentials and what speaks to a terminal are taken out.
+    Subject and measured often quote somebody's file: credentials and what speaks to a terminal are taken out. `where`
+    begins with a file's name, which must stay one: what cannot be printed is escaped.
     """
     rule = rules()[code]
     words = {key: other.get(key, rule[key]) for key in ("severity", "why", "source", "fix")}
     subject, measured = told.plain(subject), told.plain(measured)
     return Finding(
-        code=code, subject=subject, measured=measured, right=right or rule.get("right", ""), where=where, **words
+        code=code,
+        subject=subject,
+        measured=measured,
+        right=right or rule.get("right", ""),
+        where=told.escaped(where),
+        **words,
     )
 
 

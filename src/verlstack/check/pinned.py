@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from verlstack import closure
 from verlstack.check import knowledge, releases
 from verlstack.check.asked import pinned
 from verlstack.check.finding import FAIL, WARN
 from verlstack.errors import FetchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from verlstack.check.against import Against
     from verlstack.check.answers import Answer, Asker
@@ -28,12 +29,15 @@ _CAPPED = {"<", "<=", "==", "~="}  # operators that bound from above
 
 def check(asked: Asked, against: Against, asker: Asker) -> list[Finding]:
     """Everything that is wrong with the pins of a file."""
-    found = list(asked.findings)
+    found = [*asked.findings, *_index(asked, against)]
     against = dataclasses.replace(against, python=asked.python or against.python)
-    versions = asked.exact
+    lines = [line for line in asked.lines if closure.applies(line.requirement, against.python)]
+    asked = dataclasses.replace(asked, lines=lines)
+    compiled = knowledge.table("rules")["compiled"]
+    versions = _newest(asked, compiled) | asked.exact
     if "torch" in versions:
         found += releases.torch_cuda(versions["torch"], against.cuda, asked.where("torch"), asked.cuda)
-    asked_lines = [line for line in asked.lines if line.name not in knowledge.table("rules")["compiled"]["packages"]]
+    asked_lines = [line for line in asked.lines if line.name not in compiled]
     if asked_lines:
         try:
             answer = _ask(asked_lines, against, asker)
@@ -55,6 +59,26 @@ def check(asked: Asked, against: Against, asker: Asker) -> list[Finding]:
         if version and not wrong:
             versions["verl"] = version
     return found + list(_troubles(asked, versions, against))
+
+
+def _index(asked: Asked, against: Against) -> Iterator[Finding]:
+    """An index of PyTorch's that is named for another CUDA."""
+    address, where = asked.index or ("", "")
+    match = releases.INDEX_CUDA.search(address)
+    if match and match["major"] != against.cuda.partition(".")[0]:
+        measured, right = f"torch for {match['build']}", f"CUDA {against.cuda}, as the stack"
+        yield knowledge.finding("INDEX-CUDA", subject="--index-url", measured=measured, right=right, where=where)
+
+
+def _newest(asked: Asked, known: Mapping[str, Sequence[str]]) -> dict[str, Version]:
+    """The release that an open bound takes of a package that no resolver is asked for: the newest that it allows."""
+    found = {}
+    for name, listed in known.items():
+        bounds = [line.requirement.specifier for line in asked.lines if line.name == name]
+        fitting = [Version(one) for one in listed if all(bound.contains(one) for bound in bounds)]
+        if bounds and fitting:
+            found[name] = max(fitting)
+    return found
 
 
 def unasked(e: FetchError) -> Finding:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from verlstack.check.finding import Finding
 
+# PyTorch's indexes are named for what their torch was built for: whl/cu118, whl/cpu, whl/nightly/cu121.
+INDEX_CUDA = re.compile(r"/whl/(?:\w+/)?(?P<build>cu(?P<major>\d\d)\d|cpu|rocm[\d.]+|xpu)\b")
+
 
 def troubles(versions: Mapping[str, Version], about: frozenset[str], where: Callable[[str], str]) -> Iterator[Finding]:
     """Every known trouble among these releases.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verlstack import canonical
+from verlstack import canonical, told
 from verlstack.cli.common import dist, workshop
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def show(report: Report) -> None:
     counts = {word: sum(one.severity == word for one in report.findings) for word in ("fail", "unknown", "warn")}
     verdict = ("nothing breaks", "it would break", "it cannot be told")[report.exit_code]
     said = ", ".join(f"{number} {word}" for word, number in counts.items() if number) or "no findings"
-    print(f"{report.target} ({report.kind}, against {report.stack}): {verdict}; {said}")
+    print(f"{told.escaped(report.target)} ({report.kind}, against {report.stack}): {verdict}; {said}")
 
 
 def _print_finding(one: Finding) -> None:
