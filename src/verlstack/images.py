@@ -65,20 +65,24 @@ def of_digest(digest: str, dist: Path) -> Path | None:
     return None
 
 
-def remote(text: str, folder: Path, env: Mapping[str, str]) -> Remote:
+def remote(text: str, folder: Path, env: Mapping[str, str], *, offline: bool) -> Remote:
     """Read an image's documents from a registry into a layout without layers.
 
     Args:
         text: `HOST/REPOSITORY:TAG` or `HOST/REPOSITORY@sha256:…`.
         folder: where to put them.
         env: HOME or DOCKER_CONFIG tell the credentials.
+        offline: ask nobody.
 
     Raises:
         UsageError: no reference, or one with neither tag nor digest.
-        FetchError, HashMismatchError: the registry does not give it.
+        FetchError, HashMismatchError: the registry does not give it, or may not be asked.
         LockError: its documents describe what no image has.
     """
     ref = _reference(text)
+    if offline:
+        what = "this image is in a registry, which --offline does not ask"
+        raise FetchError(what, where=f"{ref.host}/{ref.repository}", todo="name a layout's folder, or leave it out")
     client = registry.connect(ref, env)
     if ref.digest == reference.NO_DIGEST:
         client.reference = dataclasses.replace(ref, digest=named(client))

@@ -51,7 +51,7 @@ def opened(text: str, shop: Workshop, dist: Path, scratch: Path) -> Iterator[Sid
     elif folder := images.find(text, dist):
         yield of_layout(folder, text, known_locks(shop.constraints), here=True)
     else:
-        image = images.remote(text, scratch, shop.env)
+        image = images.remote(text, scratch, shop.env, offline=shop.offline)
         with image.client:
             yield of_layout(image.layout, text, known_locks(shop.constraints), here=False)
 

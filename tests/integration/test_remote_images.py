@@ -41,7 +41,7 @@ def image(fake, tmp_path):
 
 
 def remote(fake, name, folder):
-    image = images.remote(f"{fake.host}/team/base{name}", folder, ENV)
+    image = images.remote(f"{fake.host}/team/base{name}", folder, ENV, offline=False)
     image.client.session.close()
     return image
 
@@ -59,12 +59,12 @@ def test_a_tag_and_a_digest_name_the_same_image(fake, image, tmp_path):
 
 
 def test_its_layers_are_verified(fake, image, tmp_path):
-    found = images.remote(f"{fake.host}/team/base:one", tmp_path / "a", ENV)
+    found = images.remote(f"{fake.host}/team/base:one", tmp_path / "a", ENV, offline=False)
     with found.client:
         images.check_blobs(images.download(found, Silent()), 2)
     digest = json.loads(fake.blobs[image])["layers"][1]["digest"]
     fake.blobs[digest] = bytes(len(fake.blobs[digest]))
-    found = images.remote(f"{fake.host}/team/base:one", tmp_path / "b", ENV)
+    found = images.remote(f"{fake.host}/team/base:one", tmp_path / "b", ENV, offline=False)
     with found.client, pytest.raises(HashMismatchError):
         images.download(found, Silent())
 
@@ -133,4 +133,10 @@ def test_layers_that_would_lead_out_of_the_layout(fake, tmp_path):
 @pytest.mark.parametrize("name", ["word", "host.example/team/base", "host.example:5000/team/base", "../x", ""])
 def test_what_is_no_reference(name, tmp_path):
     with pytest.raises(UsageError):
-        images.remote(name, tmp_path / "a", ENV)
+        images.remote(name, tmp_path / "a", ENV, offline=False)
+
+
+def test_offline_no_registry_is_asked(fake, tmp_path):
+    with pytest.raises(FetchError, match="--offline"):
+        images.remote(f"{fake.host}/team/base:one", tmp_path / "a", ENV, offline=True)
+    assert fake.requests == []

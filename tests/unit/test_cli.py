@@ -65,6 +65,12 @@ def test_a_reader_that_went_away(monkeypatch, tmp_path):
         assert cli.main(["fetch"]) == 1
 
 
+@pytest.mark.parametrize("words", [["check", "\udcff.in", "--json"], ["pin", "cu121", "six==1", "--why", "caf\udce9"]])
+def test_an_argument_that_is_no_text(words, capsys):
+    assert cli.main(words) == UsageError.exit_code
+    assert "an argument is no text: " in capsys.readouterr().err
+
+
 def test_our_own_mistakes_keep_their_traceback(monkeypatch):
     verb(monkeypatch, "fetch", failing(ZeroDivisionError()))
     with pytest.raises(ZeroDivisionError):

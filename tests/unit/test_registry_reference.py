@@ -78,7 +78,7 @@ def test_a_part_of_a_digest_is_no_tag_at_docker_hub(text, tmp_path):
         reference.parse,
         lambda part: reference.parse(f"{part}@{DIGEST}"),
         lambda part: images.find(part, tmp_path),
-        lambda part: images.remote(part, tmp_path, {}),
+        lambda part: images.remote(part, tmp_path, {}, offline=False),
     ):
         with pytest.raises(UsageError, match="no whole digest") as e:
             read(text)

@@ -29,7 +29,7 @@ from verlstack.cli import (
     stacks,
 )
 from verlstack.cli.common import dist, workshop
-from verlstack.errors import StorageError, VerlstackError
+from verlstack.errors import StorageError, UsageError, VerlstackError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,13 +43,15 @@ _LAST_STREAM = 2  # stderr's number
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     _have_streams()
-    arguments = _parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    arguments = _parser().parse_args(words)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # an ASCII terminal must not stop a build with its `…`
     with contextlib.suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: workers end, the state can be resumed
     try:
+        _check_text(words)
         code: int = arguments.verb(arguments)
         sys.stdout.flush()  # here, where a reader that went away is no error of ours
     except VerlstackError as e:
@@ -80,6 +82,20 @@ def _have_streams() -> None:
     sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+
+
+def _check_text(words: Sequence[str]) -> None:
+    """Refuse bytes that are no text in this locale: they can be written neither into pins nor into JSON.
+
+    Raises:
+        UsageError: naming the word.
+    """
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            what = f"an argument is no text: {word.encode(errors='backslashreplace').decode()}"
+            raise UsageError(what, todo="write it in the encoding of the terminal, UTF-8 as a rule") from None
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -70,7 +70,7 @@ def _rebuilt(text: str, shop: Workshop, built: Path) -> rebuild.Report:
     if layout := images.find(text, built):
         return rebuild.rebuild(layout, shop, built)
     with tempfile.TemporaryDirectory(prefix="image-", dir=shop.cache.tmp) as name:
-        image = images.remote(text, Path(name, "image"), shop.env)
+        image = images.remote(text, Path(name, "image"), shop.env, offline=shop.offline)
         with image.client:
             rebuild.origin(image.layout, shop.constraints, built)  # refuse before gigabytes are pulled
             return rebuild.rebuild(images.download(image, shop.progress), shop, built)
