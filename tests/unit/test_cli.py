@@ -42,6 +42,12 @@ def test_an_error_is_printed_without_traceback(monkeypatch, capsys):
     assert (out, err) == ("", "verlstack: error: no index\n  where: here\n  do:    wait\n")
 
 
+def test_an_error_that_quotes_somebody_speaks_to_no_terminal(monkeypatch, capsys):
+    verb(monkeypatch, "fetch", failing(FetchError("of the stack \x1b[31mred", where="//user:secret@host/\x9b2J")))
+    cli.main(["fetch"])
+    assert capsys.readouterr().err == "verlstack: error: of the stack red\n  where: //host/\n"
+
+
 def test_debug_shows_the_traceback(monkeypatch, capsys):
     verb(monkeypatch, "build", failing(WheelError("bad wheel")))
     assert cli.main(["build", "--debug"]) == WheelError.exit_code

@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verlstack import canonical
+from verlstack import canonical, told
 from verlstack.cli import (
     attest,
     base,
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except VerlstackError as e:
         if arguments.debug:
             traceback.print_exc()
-        print(f"verlstack: error: {e}", file=sys.stderr)
+        print(f"verlstack: error: {told.plain(str(e))}", file=sys.stderr)  # it may quote an image, a file, an index
         return e.exit_code
     except OSError as e:
         if isinstance(e, BrokenPipeError):
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 1
         if arguments.debug:
             traceback.print_exc()
-        where = f"\n  where: {e.filename}" if e.filename else ""
+        where = f"\n  where: {told.escaped(str(e.filename))}" if e.filename else ""
         print(f"verlstack: error: {e.strerror or e}{where}\n  do:    check that path, then run again", file=sys.stderr)
         return StorageError.exit_code
     except KeyboardInterrupt:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from verlstack import canonical
+from verlstack import canonical, told
 from verlstack.cli.common import project
 from verlstack.errors import VerlstackError
 
@@ -87,7 +87,7 @@ def build_all(arguments: argparse.Namespace, one: Callable[[str], Report], show:
             reports[name] = one(name)
         except VerlstackError as e:
             failed[name] = e
-            print(f"verlstack: error: {e}", file=sys.stderr)
+            print(f"verlstack: error: {told.plain(str(e))}", file=sys.stderr)
         else:
             if not arguments.json:
                 show(reports[name])
@@ -97,6 +97,6 @@ def build_all(arguments: argparse.Namespace, one: Callable[[str], Report], show:
     else:
         print()
         for name in names:
-            said = f"failed: {failed[name].what}" if name in failed else f"{reports[name].tag}  {reports[name].digest}"
+            said = f"failed: {told.plain(failed[name].what)}" if name in failed else f"{reports[name].tag}  {reports[name].digest}"
             print(f"{name}  {said}")
     return 1 if failed else 0
