@@ -20,6 +20,8 @@ git worktree add --quiet --detach "$then/checkout" "$commit"
 cd "$then/checkout"
 make --silent tools host-tools >&2
 status=0
-.venv/bin/verlstack reproduce "$reference" >"$report" || status=$?
+.venv/bin/verlstack reproduce "$reference" >"$report" 2>"$then/said" || status=$?
+cat -- "$then/said" >&2
+sed -n '/^verlstack: error:/,$p' "$then/said" >>"$report" # an error is told there, too, for the issue quotes the report
 cat -- "$report"
 exit "$status"
