@@ -332,3 +332,17 @@ def test_no_compiler_in_the_bare_images_of_any_distribution(image):
 @pytest.mark.parametrize("clone", ["git clone", "git -C /opt clone", "git --no-pager clone --depth 1"])
 def test_a_clone_however_it_is_called(before, clone):
     assert codes(f"{GCC}RUN {before}{clone} https://git.invalid/x\n") == {"CLONE"}
+
+
+@pytest.mark.parametrize("setting", ["ENV {0}", "ARG {0}", "RUN {0} pip install six==1.17.0", "RUN export {0} && true"])
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        ("PIP_EXTRA_INDEX_URL=https://index.invalid/simple", "EXTRA-INDEX-ENV"),
+        ("PIP_INDEX_URL=https://torch.invalid/whl/cu118", "INDEX-CUDA"),
+        ("UV_DEFAULT_INDEX=https://torch.invalid/whl/cpu", "INDEX-CUDA"),
+        ("PIP_INDEX_URL=https://torch.invalid/whl/cu121", None),
+    ],
+)
+def test_indexes_by_environment_wherever_it_is_set(setting, value, code):
+    assert codes(f"{GCC}{setting.format(value)}\n") == ({code} if code else set())

@@ -68,12 +68,18 @@ def _base(stages: list[Stage], stage: Stage, path: str) -> Iterator[Finding]:
 
 def _patterns(stage: Stage, path: str) -> Iterator[Finding]:
     lines = {"command": [(installs.plain(one)[0], one.line) for one in stage.commands]}
-    lines["environment"] = [(f"{name}={value}", line) for name, (value, line) in stage.environment.items()]
+    lines["environment"] = _settings(stage)
     for rule in knowledge.patterns():
         for text, line in lines[rule.on]:
             hit = rule.pattern.search(text)
             if hit and not (rule.unless and rule.unless.search(text)):
                 yield _finding(rule.code, text, hit[0].strip(), path, line)
+
+
+def _settings(stage: Stage) -> list[tuple[str, int]]:
+    """NAME=value of ENV and ARG; and what a RUN sets for pip and uv, in front of a command or by export."""
+    found = [(f"{name}={value}", line) for name, (value, line) in stage.environment.items()]
+    return found + [(word, x.line) for x in stage.commands for word in x.words if re.match(r"(PIP|UV)_\w+=", word)]
 
 
 def _sources(stage: Stage, path: str) -> Iterator[Finding]:
@@ -166,11 +172,13 @@ def _compiler(stages: list[Stage], path: str) -> Iterator[Finding]:
 
 def _index_cuda(stages: list[Stage], path: str, against: Against) -> Iterator[Finding]:
     """Indexes of PyTorch's that are named for another CUDA."""
-    for one in (x for stage in stages for x in _of(stage)):
-        match = releases.INDEX_CUDA.search(one.text)
+    texts = [(x.text, x.line) for stage in stages for x in _of(stage)]
+    texts += [x for stage in stages for x in _settings(stage) if re.match(r"(PIP|UV)_\w*INDEX", x[0])]
+    for text, line in texts:
+        match = releases.INDEX_CUDA.search(text)
         if match and match["major"] != against.cuda.partition(".")[0]:
             right = f"CUDA {against.cuda}, as the stack"
-            yield _finding("DOCKER-INDEX-CUDA", one.text, f"torch for {match['build']}", path, one.line, right=right)
+            yield _finding("DOCKER-INDEX-CUDA", text, f"torch for {match['build']}", path, line, right=right)
 
 
 def _verl_tags(chain: list[Stage]) -> Iterator[tuple[str, int]]:

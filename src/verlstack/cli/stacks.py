@@ -97,6 +97,10 @@ def build_all(arguments: argparse.Namespace, one: Callable[[str], Report], show:
     else:
         print()
         for name in names:
-            said = f"failed: {told.plain(failed[name].what)}" if name in failed else f"{reports[name].tag}  {reports[name].digest}"
+            said = (
+                f"failed: {told.plain(failed[name].what)}"
+                if name in failed
+                else f"{reports[name].tag}  {reports[name].digest}"
+            )
             print(f"{name}  {said}")
     return 1 if failed else 0
