@@ -346,3 +346,13 @@ def test_a_clone_however_it_is_called(before, clone):
 )
 def test_indexes_by_environment_wherever_it_is_set(setting, value, code):
     assert codes(f"{GCC}{setting.format(value)}\n") == ({code} if code else set())
+
+
+def test_more_stages_than_anybody_writes():
+    with pytest.raises(UsageError, match="more than 200 stages"):
+        dockerfile.parse("FROM a\n" * 201, "x")
+
+
+@pytest.mark.parametrize("rest", ["ONBUILD " * 5000 + "RUN x", "RUN " + "[" * 100_000])
+def test_nested_without_end(rest):
+    assert lines(f"FROM a\n{rest}\nRUN two\n")[-1][0] == "two"

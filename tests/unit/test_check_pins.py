@@ -158,6 +158,18 @@ def test_what_is_of_no_kind(tmp_path, name, text):
     assert caught.value.todo
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("x.toml", f"[stack.x]\na = {'[' * 100_000}", "nested too deep"),
+        ("x.in", "#" * ((1 << 23) + 1), "too long"),
+    ],
+)
+def test_more_than_anybody_writes(tmp_path, name, text, says):
+    with pytest.raises(UsageError, match=says):
+        target.kind(str(written(tmp_path, text, name)))
+
+
 def test_bytes_that_are_no_text(tmp_path):
     path = tmp_path / "pins.in"
     path.write_bytes(b"caf\xe9==1\n")

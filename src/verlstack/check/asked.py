@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from verlstack.check.finding import Finding
 
 _MOST_FILES = 50  # that include one another
+_MOST_TEXT = 1 << 23  # characters of one; a locked closure of 250 packages with all hashes has 400,000
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _HASH = re.compile(r"\s+--(hash|config-settings?|global-option)[=\s]\S+")
 _INCLUDE = re.compile(r"(?:-r|-c|--requirement|--constraint)[=\s]*(?P<path>\S+)")
@@ -106,14 +107,18 @@ def read(path: Path) -> str:
     """A file's text.
 
     Raises:
-        UsageError: there is no such file, or it is no text.
+        UsageError: there is no such file, it is no text, or longer than any that people write.
     """
     try:
-        return path.read_text(encoding="utf-8-sig")
+        with path.open(encoding="utf-8-sig") as file:
+            text = file.read(_MOST_TEXT + 1)
     except OSError as e:
         raise UsageError(f"the file cannot be read: {e.strerror}", where=str(path), todo="check the path") from e
     except UnicodeDecodeError as e:
         raise UsageError("the file is no UTF-8 text", where=str(path), todo="docs/check.md lists what is read") from e
+    if len(text) > _MOST_TEXT:
+        raise UsageError("the file is too long", where=str(path), todo="docs/check.md lists what is read")
+    return text
 
 
 def _include(path: Path, asked: Asked, seen: list[Path]) -> None:
@@ -206,6 +211,8 @@ def document(path: Path) -> dict[str, Any]:
         return tomllib.loads(read(path))
     except tomllib.TOMLDecodeError as e:
         raise UsageError(f"the file is no TOML: {e}", where=str(path), todo="mend that line") from e
+    except RecursionError as e:
+        raise UsageError("the file is nested too deep", where=str(path), todo="docs/check.md lists what is read") from e
 
 
 def short(document: dict[str, Any], path: Path) -> list[Asked]:

@@ -26,6 +26,7 @@ _HEREDOC = re.compile(
 )
 _VARIABLE = re.compile(r"\$(?:\{(?P<braced>\w+)(?P<rest>[^}]*)\}|(?P<plain>\w+))")
 _SHELL = re.compile(r"(?:\S*/)?(?:ba|da|k|z|a)?sh")
+_MOST_STAGES = 200  # each is held against all below it; real ones have ten
 _PREFIXED = 4  # words before which a shell may stand: sudo, env and NAME=value
 _SEPARATORS = frozenset({"&&", "||", ";", "|", "&", "(", ")", "{", "}", "\n", "then", "do", "else", "!", "if", "while"})
 
@@ -79,6 +80,9 @@ def parse(text: str, where: str) -> list[Stage]:
         if stages:
             stages[-1].borrowed += _borrowed(word, rest, line, stages[-1].environment | shared)
         if word == "FROM":
+            if len(stages) == _MOST_STAGES:
+                what = f"it has more than {_MOST_STAGES} stages"
+                raise UsageError(what, where=f"{where}:{line}", todo="check the file in parts")
             stages.append(_from(rest, line, shared))
         elif word in {"ARG", "ENV"}:
             _set(rest, line, stages[-1].environment if stages else shared, shared if word == "ARG" else {})
@@ -140,7 +144,8 @@ def _instruction(text: str, where: str) -> tuple[str, str]:
     word, rest = (*text.split(maxsplit=1), "")[:2]
     if word.upper() not in _WORDS:
         raise UsageError(f"{word[:40]!r} is no instruction", where=where, todo="mend that line")
-    return _instruction(rest, where) if word.upper() == "ONBUILD" and rest else (word.upper(), rest)
+    later = word.upper() == "ONBUILD" and rest and not re.match("ONBUILD", rest, re.IGNORECASE)  # which Docker refuses
+    return _instruction(rest, where) if later else (word.upper(), rest)
 
 
 def _borrowed(word: str, rest: str, line: int, values: dict[str, tuple[str, int]]) -> Iterator[tuple[str, int]]:
@@ -213,7 +218,7 @@ def commands(text: str, line: int) -> list[Command]:
     if text.startswith("["):
         try:
             words = [str(word) for word in json.loads(text)]
-        except ValueError:
+        except (ValueError, RecursionError):
             words = []
         if words:
             return _opened(words, line)

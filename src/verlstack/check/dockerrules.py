@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _PINNING = ("-r", "--requirement", "--require-hashes")
 _BOUND = ("-c", "--constraint", "--no-deps", "--no-index", "--require-hashes")
 _CHECKED = re.compile(r"\bsha(256|512)sum\b|\bshasum\b|\bgpg\b")
+_COMMIT = re.compile(r"git\b.*\b(checkout|reset|switch)\b.*\b[0-9a-f]{40}\b")
 _VERL_TAG = re.compile(
     r"git\+\S*/verl(?:\.git)?@(?P<tag>v\d[^#\s]*)|git clone\b.*(?:-b|--branch)[ =](?P<branch>v\d\S*).*/verl(?:\.git)?\b"
 )
@@ -86,11 +87,11 @@ def _sources(stage: Stage, path: str) -> Iterator[Finding]:
     """What is fetched without a hash or commit."""
     texts = [(installs.plain(command)[0], command.line) for command in stage.commands]
     for at, (text, line) in enumerate(texts):
-        fixed = any(re.match(r"git\b.*\b(checkout|reset|switch)\b.*\b[0-9a-f]{40}\b", later) for later, _ in texts[at:])
-        if re.match(r"git( -\S+( [^-\s]\S*)?)* clone\b", text) and not fixed:
+        cloned = re.match(r"git( -\S+( [^-\s]\S*)?)* clone\b", text)
+        if cloned and not any(_COMMIT.match(later) for later, _ in texts[at:]):
             yield _finding("DOCKER-CLONE", text, "a branch or tag is cloned", path, line)
-        checked = any(re.search(_CHECKED, later) for later, at_line in texts if at_line == line)
-        if re.match(r"(curl|wget)\b.*\bhttps?://", text) and not checked:
+        fetched = re.match(r"(curl|wget)\b.*\bhttps?://", text)
+        if fetched and not any(_CHECKED.search(later) for later, at_line in texts if at_line == line):
             yield _finding("DOCKER-ADD", text, "an address without a hash", path, line)
     for text, line in stage.copies:
         if re.match(r"ADD\b.*\shttps?://", text) and "--checksum=" not in text:
