@@ -419,11 +419,26 @@ def test_it_runs_once_for_each_lock_in_an_engine(shop, image, tmp_path):
     assert len(at.ran) == 2
 
 
-@pytest.mark.parametrize("out", ["", "no json", "[1]", EngineError("it refuses")])
+@pytest.mark.parametrize(
+    "out",
+    [
+        *("", "no json", "[1]", "[" * 100_000, EngineError("it refuses")),
+        *("{}", '{"six": null}', '{"verl": 1}', '{"verl": []}', '{"verl": ["E", 1, null]}', '{"verl": ["E", "m"]}'),
+    ],
+)
 def test_no_result_is_no_pass_and_is_not_kept(shop, image, tmp_path, out):
     at = image(Engine(out))
     for _ in range(2):
         assert [one.code for one in probe.check(LOCK, shop, tmp_path)] == ["PROBE-NOT-RUN"]
+    assert len(at.ran) == 2
+
+
+def test_a_damaged_note_is_no_pass(shop, image, tmp_path):
+    at = image(Engine('{"verl": null}'))
+    assert probe.check(LOCK, shop, tmp_path) == []
+    (note,) = (shop.cache.root / "probes").iterdir()
+    note.write_text("{}")
+    assert probe.check(LOCK, shop, tmp_path) == []
     assert len(at.ran) == 2
 
 

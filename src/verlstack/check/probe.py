@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _PYTHON = "/opt/verl/bin/python"
 _PATIENCE = 300.0  # seconds; all imports take about 30 on two busy cores
+_FACTS = 3  # of a module that fails: kind of error, message, the module that is missing or null
 _SHOWN = 5  # modules named in a finding
 Results = dict[str, list[Any] | None]
 
@@ -46,9 +47,17 @@ def check(lock: Lock, shop: Workshop, layout: Path) -> list[Finding]:
 def _recall(note: Path) -> Results | None:
     try:
         results = json.loads(note.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    return results if isinstance(results, dict) else None
+    return results if _is_sound(results) else None
+
+
+def _is_sound(results: object) -> bool:
+    """Whether a probe ran to its end and said this: of verl, and of each module null or what went wrong."""
+    if not isinstance(results, dict) or "verl" not in results:
+        return False
+    wrong = [x for x in results.values() if x is not None]
+    return all(isinstance(x, list) and [type(y) for y in x[:2]] == [str, str] and len(x) == _FACTS for x in wrong)
 
 
 def _run(script: str, lock: Lock, shop: Workshop, layout: Path) -> Results:
@@ -75,11 +84,12 @@ def _run(script: str, lock: Lock, shop: Workshop, layout: Path) -> Results:
 def _parsed(text: str) -> Results:
     try:
         results = json.loads(text.strip().rpartition("\n")[2])
-    except ValueError:
+    except (ValueError, RecursionError):
         results = None
-    if not isinstance(results, dict):
+    if not _is_sound(results):
         raise ProofError(f"the import probe ended without a result: {text[-300:]}")
-    return results
+    found: Results = results
+    return found
 
 
 def judge(results: Mapping[str, list[Any] | None]) -> Iterator[Finding]:
