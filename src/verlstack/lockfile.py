@@ -148,7 +148,7 @@ def _load(folder: Path, name: str, stack: Stack | None) -> Lock:
             what = f"the lock of {name} is stale: its pins have changed"
             raise LockError(what, where=str(toml), todo=renew)
         return _parse(table, text)
-    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError, AttributeError) as e:
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as e:
         raise LockError(f"the lock is damaged: {type(e).__name__}: {e}", where=str(toml), todo=renew) from e
 
 

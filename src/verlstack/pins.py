@@ -135,15 +135,18 @@ def load(path: Path, name: str) -> Stack:
 
 
 def names(path: Path) -> tuple[str, ...]:
-    """Names of all stacks in the file, sorted.
+    """Names of all stacks in the file, sorted; there is one at least.
 
     Raises:
-        PinsError, StorageError: as `load`.
+        PinsError, StorageError: as `load`; or there is no stack.
     """
     try:
-        return tuple(sorted(_stacks(_read(path)).values))
+        found = tuple(sorted(_stacks(_read(path)).values))
     except BadValueError as bad:
         raise PinsError(str(bad), where=str(path), todo="mend the pins") from None
+    if not found:
+        raise PinsError("the pins name no stack", where=str(path), todo="add [stack.NAME]")
+    return found
 
 
 def cannot(path: Path, name: str) -> dict[str, str]:
@@ -169,7 +172,7 @@ def _read(path: Path) -> Table:
         ) from e
     except OSError as e:
         raise StorageError(f"cannot read the pins: {e.strerror}", where=str(path)) from e
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as e:
         raise PinsError(f"the pins are not TOML: {e}", where=str(path)) from e
 
 

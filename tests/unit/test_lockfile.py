@@ -242,7 +242,9 @@ def test_of_another_stack(tmp_path):
     refused(tmp_path, "this is the lock of demo, not of other", types.SimpleNamespace(name="other", checksum=PINS))
 
 
-@pytest.mark.parametrize("text", ["", "[stack", "stack = 3\n", 'checksum = "x"\n', "checksum = [\n"])
+@pytest.mark.parametrize(
+    "text", ["", "[stack", "stack = 3\n", 'checksum = "x"\n', "checksum = [\n", "a = " + "[" * 100_000]
+)
 def test_damaged(tmp_path, text):
     write(tmp_path)[1].write_text(text)
     refused(tmp_path, "the lock is damaged|edited by hand")

@@ -62,11 +62,21 @@ def test_a_stack_may_override_the_shared_environment(tmp_path):
     assert dict(stack.environment)["LANG"] == "C"
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("", "name no stack"), ("[stack]\n", "name no stack"), ("a = " + "[" * 100_000, "the pins are not TOML")],
+)
+def test_pins_without_a_stack(tmp_path, text, says):
+    path = tmp_path / "stacks.toml"
+    path.write_text(text)
+    with pytest.raises(PinsError, match=says):
+        pins.names(path)
+
+
 def test_names(tmp_path):
     document = bent()
     document["stack"]["cu999"] = document["stack"]["demo"]
     assert pins.names(stacks.write(tmp_path, document)) == ("cu999", "demo")
-    assert pins.names(stacks.write(tmp_path, {})) == ()
 
 
 NAME = "flash_attn-2.5.9.post1+cu12torch2.3cxx11abiFALSE-cp310-cp310-linux_x86_64.whl"
