@@ -191,6 +191,7 @@ HITS = [
     ("COMPILER", f"FROM ubuntu:22.04{DIGEST}\nRUN pip install triton==2.3.1"),
     ("INDEX-CUDA", GCC + "RUN pip install torch==2.3.1 --index-url https://x.invalid/whl/cu118"),
     ("INDEX-CUDA", GCC + "RUN pip install torch==2.3.1 --index-url https://x.invalid/whl/cpu"),
+    ("NVCC", f"FROM docker.invalid/cuda:11.8.0-devel{DIGEST}\n{COMPILE}RUN {FLASH}"),
 ]
 CLEAN = [
     f"FROM python:3.10{DIGEST}",
@@ -356,3 +357,17 @@ def test_more_stages_than_anybody_writes():
 @pytest.mark.parametrize("rest", ["ONBUILD " * 5000 + "RUN x", "RUN " + "[" * 100_000])
 def test_nested_without_end(rest):
     assert lines(f"FROM a\n{rest}\nRUN two\n")[-1][0] == "two"
+
+
+@pytest.mark.parametrize(
+    ("image", "found"),
+    [
+        ("nvidia/cuda:11.8.0-devel-ubuntu22.04", {"NVCC"}),
+        ("pytorch/pytorch:2.3.1-cuda11.8-cudnn8-devel", {"NVCC"}),
+        ("nvidia/cuda:13.0.1-devel-ubuntu22.04", {"NVCC"}),
+        ("nvidia/cuda:12.4.1-devel-ubuntu22.04", set()),
+    ],
+)
+def test_a_compiler_of_another_cuda_major(image, found):
+    assert codes(f"FROM {image}{DIGEST} AS one\nFROM one\n{COMPILE}RUN {FLASH}\n") == found
+    assert codes(f"FROM {image}{DIGEST}\nRUN pip install six==1.17.0\n") == set()

@@ -22,6 +22,7 @@ _PINNING = ("-r", "--requirement", "--require-hashes")
 _BOUND = ("-c", "--constraint", "--no-deps", "--no-index", "--require-hashes")
 _CHECKED = re.compile(r"\bsha(256|512)sum\b|\bshasum\b|\bgpg\b")
 _COMMIT = re.compile(r"git\b.*\b(checkout|reset|switch)\b.*\b[0-9a-f]{40}\b")
+_IMAGE_CUDA = re.compile(r"(?:(?:^|/)cuda:|[:-]cuda)(?P<major>\d+)\.\d")  # cuda:11.8.0-devel, 2.3.1-cuda11.8-cudnn8
 _VERL_TAG = re.compile(
     r"git\+\S*/verl(?:\.git)?@(?P<tag>v\d[^#\s]*)|git clone\b.*(?:-b|--branch)[ =](?P<branch>v\d\S*).*/verl(?:\.git)?\b"
 )
@@ -43,6 +44,7 @@ def check(text: str, path: str, against: Against) -> list[Finding]:
         found += _installs(stages, stage, path)
     found += _compiler(stages, path)
     found += _index_cuda(stages, path, against)
+    found += _nvcc(stages, path, against)
     found += _versions(stages, path, against)
     return found
 
@@ -180,6 +182,20 @@ def _index_cuda(stages: list[Stage], path: str, against: Against) -> Iterator[Fi
         if match and match["major"] != against.cuda.partition(".")[0]:
             right = f"CUDA {against.cuda}, as the stack"
             yield _finding("DOCKER-INDEX-CUDA", text, f"torch for {match['build']}", path, line, right=right)
+
+
+def _nvcc(stages: list[Stage], path: str, against: Against) -> Iterator[Finding]:
+    """What is compiled on an image that is named for another CUDA major."""
+    compiled = set(knowledge.table("dockerfile")["packages"]["compiled"])
+    for stage in stages:
+        image = dockerfile.lineage(stages, stage)[0].image or ""
+        match = _IMAGE_CUDA.search(image)
+        if match and match["major"] != against.cuda.partition(".")[0]:
+            for one in _of(stage):
+                if names := sorted(one.names & compiled):
+                    measured = f"{names[0]} is compiled by the nvcc of {image.partition('@')[0]}"
+                    right = f"an image of CUDA {against.cuda}, as the stack"
+                    yield _finding("DOCKER-NVCC", names[0], measured, path, one.line, right=right)
 
 
 def _verl_tags(chain: list[Stage]) -> Iterator[tuple[str, int]]:
