@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import difflib
 import json
 import re
@@ -61,6 +63,7 @@ class Report:
         layers: diff_ids that differ.
         pull: what a host with the old image must fetch for the new one.
         note: what could not be known; empty if all is.
+        stale: other stacks that inherit what was changed, whose locks are no longer those of their pins.
     """
 
     stack: str
@@ -71,6 +74,7 @@ class Report:
     layers: tuple[Change, ...]
     pull: PullCost
     note: str
+    stale: tuple[str, ...]
 
 
 def pin(stack: Stack, wanted: Sequence[str], why: str | None, shop: Workshop, layout: Path) -> Report:
@@ -91,6 +95,7 @@ def pin(stack: Stack, wanted: Sequence[str], why: str | None, shop: Workshop, la
         VerlstackError: as `repin.rewrite`.
     """
     before = lockfile.load(shop.constraints, stack)
+    others = _checksums(stack, shop)
     versions = _versions(wanted, stack)
     table = f"stack.{stack.name}.requires"
     done: list[Repinned] = []
@@ -102,7 +107,19 @@ def pin(stack: Stack, wanted: Sequence[str], why: str | None, shop: Workshop, la
         return text
 
     after = repin.rewrite(stack.name, change, shop)
-    return _report(stack, tuple(done), before, after, shop, layout)
+    report = _report(stack, tuple(done), before, after, shop, layout)
+    now = _checksums(stack, shop)
+    return dataclasses.replace(report, stale=tuple(x for x in others if now.get(x) != others[x]))
+
+
+def _checksums(stack: Stack, shop: Workshop) -> dict[str, str]:
+    """Name → checksum of the pins, of every other stack that can be read."""
+    path, found = shop.constraints / "stacks.toml", {}
+    for name in pins.names(path):
+        with contextlib.suppress(PinsError):
+            found[name] = pins.load(path, name).checksum
+    del found[stack.name]
+    return found
 
 
 def _versions(wanted: Sequence[str], stack: Stack) -> dict[str, str]:
@@ -223,6 +240,7 @@ def _report(
         layers=found.layers,
         pull=pullcost.PullCost(layers=found.pull.layers, documents=documents),
         note=note,
+        stale=(),
     )
 
 

@@ -125,6 +125,16 @@ def test_a_wheel_that_cannot_be_composed_leaves_everything_as_it_was(newer):
     assert state(newer) == before
 
 
+def test_stacks_that_inherit_the_pin_are_named(newer):
+    path = newer.root / "constraints" / "stacks.toml"
+    own = '[stack.own.requires]\nalpha = { bound = "==1.0", why = "its own" }\n'
+    path.write_text(f'{path.read_text()}\n[stack.child]\nextends = "tiny"\ntitle = "a child"\n'
+                    f'[stack.own]\nextends = "tiny"\ntitle = "another"\n{own}')  # fmt: skip
+    said = newer.run("pin", "alpha==1.1").stdout
+    assert "child inherits this, so its lock is stale now: run `verlstack lock child`" in said
+    assert "own inherits" not in said
+
+
 def test_the_same_version_changes_and_costs_nothing(newer):
     before = state(newer)
     found = json.loads(newer.run("pin", "alpha==1.0", "--json").stdout)

@@ -55,4 +55,6 @@ def _print(report: Report) -> None:
     print("\n".join(lines(report.packages, report.layers, report.pull)))
     if report.note:
         print(report.note)
+    for name in report.stale:
+        print(f"{name} inherits this, so its lock is stale now: run `verlstack lock {name}`")
     print(f"locking composed the layers that changed; `verlstack build {report.stack}` makes the image")
