@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _ENTRY = r'(?:"{0}"|{0})\s*=\s*\{{\s*bound\s*=\s*"[^"\\]*"\s*,\s*why\s*=\s*"(?:[^"\\]|\\.)*"\s*\}}(?P<rest>\s*(?:#.*)?)'
 
+UNTRIED = "pinned by command, not tried"  # the reason of a version for which nobody gave one
 _NEAR = 0.75  # of 1: a letter or two are wrong; short names of other packages stay unmentioned
 
 
@@ -42,14 +43,14 @@ class Repinned:
         key: as the pins have it, `ray[default]`.
         before: its bound before; None where the stack had none of its own.
         why: the reason that stands there now.
-        doubtful: it is the reason of the bound before.
+        lost: the reason of the bound before, where UNTRIED took its place; else None.
     """
 
     key: str
     before: str | None
     after: str
     why: str
-    doubtful: bool
+    lost: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +86,7 @@ def pin(stack: Stack, wanted: Sequence[str], why: str | None, shop: Workshop, la
     Args:
         stack: as the pins have it.
         wanted: `name==version`.
-        why: the reason for all of them; None keeps the old ones.
+        why: the reason for all of them; None is UNTRIED for each version that changes.
         shop: the surroundings.
         layout: where the image of the old lock is, if it is anywhere: its config tells how long the new one's will be.
 
@@ -167,11 +168,11 @@ def _repinned(text: str, stack: str, name: str, version: str, why: str | None) -
             near = difflib.get_close_matches(name, keys, n=1, cutoff=_NEAR)
             did_you_mean = f"did you mean {near[0]!r}? If not, " if near else ""
             raise UsageError(what, todo=f'{did_you_mean}give the reason: --why "…"; it then becomes a layer of its own')
-        return Repinned(key=key or name, before=None, after=after, why=why, doubtful=False)
+        return Repinned(key=key or name, before=None, after=after, why=why, lost=None)
     old = requires[key]
-    return Repinned(
-        key=key, before=old["bound"], after=after, why=why or old["why"], doubtful=not why and old["bound"] != after
-    )
+    if why or old["bound"] == after:
+        return Repinned(key=key, before=old["bound"], after=after, why=why or old["why"], lost=None)
+    return Repinned(key=key, before=old["bound"], after=after, why=UNTRIED, lost=old["why"])
 
 
 def edit(text: str, table: str, one: Repinned, *, where: str) -> str:
@@ -184,7 +185,7 @@ def edit(text: str, table: str, one: Repinned, *, where: str) -> str:
     key = one.key if bare else json.dumps(one.key)
     bound, why = (json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") for value in (one.after, one.why))
     line = f"{key} = {{ bound = {bound}, why = {why} }}"
-    lines = text.splitlines(keepends=True)
+    lines = repin.with_table(text, table).splitlines(keepends=True)
     sound = False
     header = re.compile(rf"\[{re.escape(table)}\]\s*(#.*)?")
     start = next((n for n, x in enumerate(lines) if header.fullmatch(x.rstrip())), None)
@@ -217,7 +218,7 @@ def _expected(text: str, table: str, one: Repinned) -> dict[str, Any]:
     document = tomllib.loads(text)
     inner = document
     for part in table.split("."):
-        inner = inner[part]
+        inner = inner.setdefault(part, {})
     inner[one.key] = {"bound": one.after, "why": one.why}
     return document
 

@@ -96,7 +96,7 @@ def edit(text: str, table: str, values: Mapping[str, Value], *, where: str) -> s
     Raises:
         PinsError: the table has no header line of its own, or the change would change more than these values.
     """
-    lines = text.splitlines(keepends=True)
+    lines = with_table(text, table).splitlines(keepends=True)
     try:
         start = next(
             n for n, line in enumerate(lines) if re.fullmatch(rf"\[{re.escape(table)}\]\s*(#.*)?", line.rstrip())
@@ -113,6 +113,28 @@ def edit(text: str, table: str, values: Mapping[str, Value], *, where: str) -> s
             f"cannot edit [{table}] by program", where=where, todo=f"write it there yourself: {wanted}; then lock"
         )
     return changed
+
+
+def with_table(text: str, table: str) -> str:
+    """The TOML text, with an empty table below its parent's where that has none: a stack may inherit all of one."""
+    parent, _, leaf = table.rpartition(".")
+    try:
+        inner = tomllib.loads(text)
+        for part in parent.split("."):
+            inner = inner[part]
+        there = leaf in inner
+    except (tomllib.TOMLDecodeError, LookupError, TypeError):
+        return text  # what cannot be read or has no parent is told by whoever edits it
+    lines = text.splitlines(keepends=True)
+    header = re.compile(rf"\[{re.escape(parent)}\]\s*(#.*)?")
+    start = next((n for n, line in enumerate(lines) if header.fullmatch(line.rstrip())), None)
+    if there or start is None:
+        return text
+    end = next((n for n in range(start + 1, len(lines)) if lines[n].startswith("[")), len(lines))
+    while end > start + 1 and (not lines[end - 1].strip() or lines[end - 1].startswith("#")):
+        end -= 1  # comments above a header are about what follows
+    lines[end - 1] = lines[end - 1].rstrip("\r\n") + "\n"
+    return "".join([*lines[:end], f"\n[{table}]\n", *lines[end:]])
 
 
 def _set(lines: list[str], start: int, key: str, line: str) -> None:
@@ -132,6 +154,6 @@ def _expected(document: dict[str, Any], table: str, values: Mapping[str, Value])
     changed = copy.deepcopy(document)
     inner = changed
     for part in table.split("."):
-        inner = inner[part]
+        inner = inner.setdefault(part, {})
     inner.update(values)
     return changed

@@ -20,7 +20,7 @@ torch = { bound = "==9", why = "not this one" }
 
 
 def change(text=TEXT, *, key="torch", before="==1.0", after="==2.0", why="new"):
-    one = pin.Repinned(key=key, before=before, after=after, why=why, doubtful=False)
+    one = pin.Repinned(key=key, before=before, after=after, why=why, lost=None)
     return pin.edit(text, "stack.s.requires", one, where="f")
 
 
@@ -64,8 +64,43 @@ def test_the_real_pins_change_in_one_line():
     changed = pin.edit(text, "stack.cu121.requires", one, where="f")
     rows = [(a, b) for a, b in zip(text.splitlines(), changed.splitlines(), strict=True) if a != b]
     assert len(rows) == 1
-    assert rows[0][1] == rows[0][0].replace(one.before, "==9.9")
-    assert one.doubtful
+    assert rows[0][1] == rows[0][0].replace(one.before, "==9.9").replace(one.lost, pin.UNTRIED)
+    assert "not tried" in one.why
+    assert one.lost == tomllib.loads(text)["stack"]["cu121"]["requires"]["ray[default]"]["why"]
+
+
+def test_a_reason_is_not_kept_for_a_version_that_nobody_tried():
+    one = pin._repinned(TEXT, "s", "torch", "2.0", None)
+    assert (one.why, one.lost) == (pin.UNTRIED, 'said "so"')
+    same = pin._repinned(TEXT, "s", "torch", "1.0", None)
+    assert (same.why, same.lost) == ('said "so"', None)
+    given = pin._repinned(TEXT, "s", "torch", "2.0", "new")
+    assert (given.why, given.lost) == ("new", None)
+
+
+HEIR = """[stack.t]
+extends = "s" # of s
+
+# about the next
+[stack.s]
+title = "x"
+
+[stack.s.requires]
+torch = { bound = "==1.0", why = "x" }
+"""
+
+
+@pytest.mark.parametrize("tail", [HEIR, HEIR.partition("\n\n# about")[0], '[stack.t]\nextends = "s"\n[stack.t.cannot]\n'])
+def test_a_stack_that_inherits_all_of_them_gets_a_table_for_its_own(tail):
+    changed = tail
+    for key in ("torch", "ray[default]"):
+        one = pin.Repinned(key=key, before=None, after="==2.0", why="new", lost=None)
+        changed = pin.edit(changed, "stack.t.requires", one, where="f")
+    both = {"torch": {"bound": "==2.0", "why": "new"}, "ray[default]": {"bound": "==2.0", "why": "new"}}
+    before = tomllib.loads(tail)
+    before["stack"]["t"]["requires"] = both
+    assert tomllib.loads(changed) == before
+    assert "# of s\n\n[stack.t.requires]\n" in changed or tail != HEIR
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,11 @@ def test_a_value_with_quotes():
     assert tomllib.loads(edit(wheel='a"b\\'))["a"]["b"]["wheel"] == 'a"b\\'
 
 
+def test_a_table_that_is_inherited_whole_gets_a_header():
+    text = '[a]\nx = 1\n\n# of c\n[c]\n'
+    assert edit(text, wheel="new") == '[a]\nx = 1\n\n[a.b]\nwheel = "new"\n\n# of c\n[c]\n'
+
+
 def test_the_real_pins():
     text = (Path(__file__).parents[2] / "constraints" / "stacks.toml").read_text()
     changed = edit(text, "stack.cu121.flash_attn", wheel="w", wheel_sha256="0", wheel_size=3)

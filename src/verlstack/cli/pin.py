@@ -23,7 +23,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser], common:
     )
     verb.add_argument("stack", help="a [stack.NAME] of stacks.toml")
     verb.add_argument("pins", nargs="+", metavar="NAME==VERSION", help="what to pin")
-    verb.add_argument("--why", metavar="TEXT", help="the reason, for stacks.toml (default: the old one stays)")
+    verb.add_argument("--why", metavar="TEXT", help="the reason, for stacks.toml (default: that nobody tried it)")
     verb.add_argument("--dist", type=Path, metavar="DIR", help="where images are (default: dist beside constraints)")
     verb.set_defaults(verb=_pin)
 
@@ -48,9 +48,9 @@ def _pin(arguments: argparse.Namespace) -> int:
 def _print(report: Report) -> None:
     for one in report.pins:
         print(f"{one.key}  {one.before or 'not pinned'} → {one.after}")
-        if one.doubtful:
-            print(f"  its reason was written for {one.before} and may no longer hold: {one.why}")
-            print("  do: give a new one with --why, or edit stacks.toml")
+        if one.lost is not None:
+            print(f"  its reason is now: {one.why}; that of {one.before} was: {one.lost}")
+            print("  do: say why with --why, or in stacks.toml, once you know that it works")
     print(f"lock  {report.lock_before}\n   →  {report.lock}")
     print("\n".join(lines(report.packages, report.layers, report.pull)))
     if report.note:
