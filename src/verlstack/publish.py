@@ -7,9 +7,9 @@ from concurrent import futures
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from verlstack import delivery, imagefacts, oci, releases, sides, upload
+from verlstack import delivery, imagefacts, lockfile, oci, pins, releases, sides, upload
 from verlstack.base import reference
-from verlstack.errors import PublishError, UsageError
+from verlstack.errors import LockError, PinsError, PublishError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +31,7 @@ class Report:
         lock: `sha256:…` of the lock that it was made from.
         new: the tag was not there before.
         release: what was recorded of it; None where nothing was to be.
+        note: what the image is not: of the present lock of its stack, where that is here; empty if it is.
     """
 
     reference: str
@@ -41,6 +42,7 @@ class Report:
     release: Release | None
     blobs: Delivered
     seconds: float
+    note: str
 
 
 def publish(layout: Path, place: str, shop: Workshop, *, insecure: bool, record: bool) -> Report:
@@ -69,6 +71,8 @@ def publish(layout: Path, place: str, shop: Workshop, *, insecure: bool, record:
     if not reference.TAG.fullmatch(facts.tag):
         what = f"no registry takes {facts.tag} for a tag: 128 characters are the most, the first no sign but _"
         raise PublishError(what, where=str(layout), todo="give the stack a shorter name, lock and build again")
+    if note := outdated(facts.stack, lock, shop.constraints):
+        shop.progress.say(f"note: {note}")
     with (
         futures.ThreadPoolExecutor(1) as aside,
         upload.writer(ref, shop.env, mount_from=_relatives(labels, ref)) as writer,
@@ -101,7 +105,28 @@ def publish(layout: Path, place: str, shop: Workshop, *, insecure: bool, record:
         release=release,
         blobs=sent,
         seconds=time.monotonic() - start,
+        note=note,
     )
+
+
+def outdated(stack: str, lock: str, constraints: Path) -> str:
+    """What sets an image apart from the present lock of its stack; empty if nothing does, or the stack is not here.
+
+    Such an image is as good as its own lock, which others may have; but it may not be the one that was meant.
+
+    Args:
+        stack: that the image says it is of.
+        lock: `sha256:…`, likewise.
+        constraints: folder of pins and locks.
+    """
+    path = constraints / "stacks.toml"
+    try:
+        if not path.is_file() or stack not in pins.names(path):
+            return ""
+        present = f"sha256:{lockfile.load(constraints, pins.load(path, stack)).digest}"
+    except (LockError, PinsError) as e:
+        return f"the image is of lock {lock}, and here {e.what} ({e.where})"
+    return "" if present == lock else f"the image is of lock {lock}, the present one of {stack} is {present}"
 
 
 def destination(text: str, *, insecure: bool) -> Reference:

@@ -42,8 +42,9 @@ def opened(text: str, shop: Workshop, dist: Path, scratch: Path) -> Iterator[Sid
         UsageError: it names nothing.
         VerlstackError: as the reading of each says.
     """
-    if text in pins.names(shop.constraints / "stacks.toml"):
-        stack = pins.load(shop.constraints / "stacks.toml", text)
+    path = shop.constraints / "stacks.toml"
+    if path.is_file() and text in pins.names(path):  # images in registries and folders need no pins
+        stack = pins.load(path, text)
         lock = lockfile.load(shop.constraints, stack)
         yield of_lock(lock, text, stored(lock, stack, shop, {x.name for x in lock.layers}))
     elif text.endswith(".lock.toml"):

@@ -98,6 +98,10 @@ def test_pins_that_are_known_to_break_are_pinned_and_told(newer):
     assert [(x["code"], x["subject"]) for x in found["check"]["findings"] if x["severity"] == "fail"] == [
         ("RELEASE-PAIR", "click 8.4.0")
     ]
+    again = newer.run("pin", "alpha==1.1", check=False)
+    assert again.returncode == 1, "what broke before breaks still"
+    assert "RELEASE-PAIR" not in again.stdout
+    assert "found before, too" in again.stdout
     assert 'click = { bound = "==8.4.0"' in (newer.root / "constraints" / "stacks.toml").read_text()
 
 

@@ -2,11 +2,14 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from verlstack import cli
+from verlstack.check.finding import Finding, Report
+from verlstack.cli import check
 
 ROOT = Path(__file__).parents[2]
 CASES = ROOT / "tests" / "cases"
@@ -31,6 +34,27 @@ def test_findings_say_where_what_and_what_to_do(capsys):
         assert f"\n  {word}" in out.out
     assert "d02.Dockerfile:5" in out.out
     assert out.out.splitlines()[-1].endswith("(dockerfile, against cu121): it would break; 3 fail")
+
+
+def test_what_an_earlier_report_has_is_counted_and_not_said_again(capsys):
+    """As `verlstack pin` shows it: a line number that moved makes no finding new."""
+    old = finding("OLD")
+    now = Report(target="s", kind="stack", stack="s", findings=(replace(old, where="f:9"), finding("NEW")))
+    check.show(now, known=replace(now, findings=(old, finding("GONE"))))
+    out = capsys.readouterr().out
+    assert "NEW" in out
+    assert "OLD" not in out
+    assert "1 more were found before, too: `verlstack check s` prints them" in out
+    assert out.splitlines()[-1] == "s (stack, against s): it would break; 2 fail"
+    check.show(now)
+    out = capsys.readouterr().out
+    assert "OLD" in out
+    assert "before" not in out
+
+
+def finding(code):
+    words = dict.fromkeys(("subject", "measured", "right", "why", "source", "fix"), "x")
+    return Finding(code=code, severity="fail", where="f:1", **words)
 
 
 def test_json(capsys):

@@ -44,7 +44,7 @@ def test_a_value_with_quotes():
 
 
 def test_a_table_that_is_inherited_whole_gets_a_header():
-    text = '[a]\nx = 1\n\n# of c\n[c]\n'
+    text = "[a]\nx = 1\n\n# of c\n[c]\n"
     assert edit(text, wheel="new") == '[a]\nx = 1\n\n[a.b]\nwheel = "new"\n\n# of c\n[c]\n'
 
 

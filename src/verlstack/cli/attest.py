@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verlstack import canonical
-from verlstack.cli.common import dist, workshop
-from verlstack.cli.sbom import IMAGE, any_stack, layout
+from verlstack.cli.common import dist, surroundings
+from verlstack.cli.sbom import IMAGE, layout
 from verlstack.cli.sign import password
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ def _attest(arguments: argparse.Namespace) -> int:
     ref = publish.destination(arguments.place, insecure=arguments.insecure)
     run = provenance.told(arguments.builder, arguments.invocation, arguments.started)
     key = keys.private(arguments.key, password) if arguments.key else None
-    any_stack(arguments)
-    with workshop(arguments) as (_, shop):
+    with surroundings(arguments, arguments.image) as shop:
         folder = layout(arguments.image, dist(arguments, shop))
         done = attest.attest(folder, ref, shop, run=run, smoke=arguments.smoke, key=key)
     if arguments.json:

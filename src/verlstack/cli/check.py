@@ -44,10 +44,14 @@ def _check(arguments: argparse.Namespace) -> int:
     return report.exit_code
 
 
-def show(report: Report) -> None:
-    """Print the findings, and the verdict last."""
-    for one in report.findings:
+def show(report: Report, known: Report | None = None) -> None:
+    """Print the findings, and the verdict last; of those that an earlier report has, only how many there are."""
+    had = {(one.code, one.subject, one.measured) for one in known.findings} if known else set()
+    new = [one for one in report.findings if (one.code, one.subject, one.measured) not in had]
+    for one in new:
         _print_finding(one)
+    if old := len(report.findings) - len(new):
+        print(f"{old} more were found before, too: `verlstack check {report.target}` prints them")
     counts = {word: sum(one.severity == word for one in report.findings) for word in ("fail", "unknown", "warn")}
     verdict = ("nothing breaks", "it would break", "it cannot be told")[report.exit_code]
     said = ", ".join(f"{number} {word}" for word, number in counts.items() if number) or "no findings"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verlstack import canonical
-from verlstack.cli.common import dist, project, workshop
+from verlstack.cli.common import dist, surroundings
 
 if TYPE_CHECKING:
     import argparse
@@ -22,9 +22,8 @@ _FORMS = "a stack, a *.lock.toml, a layout, sha256:… of one in dist, or HOST/R
 
 def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser], common: argparse.ArgumentParser) -> None:
     """Add the verb to the parser."""
-    verb = verbs.add_parser(
-        "diff", parents=[common], help="what sets two locks or images apart, and what the second costs to pull"
-    )
+    text = "what sets two locks or images apart (exit status 1 if anything does), and what the second costs to pull"
+    verb = verbs.add_parser("diff", parents=[common], help=text)
     verb.add_argument("one", metavar="OLD", help=_FORMS)
     verb.add_argument("other", metavar="NEW", help="likewise")
     verb.add_argument("--dist", type=Path, metavar="DIR", help="where images are (default: dist beside constraints)")
@@ -33,11 +32,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser], common:
 
 def _diff(arguments: argparse.Namespace) -> int:
     """0: the same; 1: different."""
-    from verlstack import pins  # noqa: PLC0415
-
-    # a workshop is opened for a stack; which one does not matter here, for both sides say their own
-    arguments.stack = pins.names(project(arguments) / "stacks.toml")[0]
-    with workshop(arguments) as (_, shop):
+    with surroundings(arguments, arguments.one, arguments.other) as shop:
         found = _compared(arguments, shop)
     if arguments.json:
         print(canonical.dumps({"pull_bytes": found.pull.known, "comparison": found}).decode())

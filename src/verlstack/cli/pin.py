@@ -35,13 +35,14 @@ def _pin(arguments: argparse.Namespace) -> int:
 
     with workshop(arguments) as (stack, shop):
         images = dist(arguments, shop)
+        before = run.check(stack.name, stack, shop, images)
         report = pin.pin(stack, arguments.pins, arguments.why, shop, images / stack.name)
         check = run.check(stack.name, stack, shop, images)
     if arguments.json:
         print(canonical.dumps({"pull_bytes": report.pull.known, "report": report, "check": check}).decode())
     else:
         _print(report)
-        show(check)
+        show(check, known=before)
     return 1 if check.exit_code == 1 else 0
 
 

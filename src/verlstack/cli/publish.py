@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verlstack import canonical
-from verlstack.cli.common import dist, project, workshop
+from verlstack.cli.common import dist, surroundings
 
 if TYPE_CHECKING:
     import argparse
@@ -58,8 +58,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser], common:
 def _publish(arguments: argparse.Namespace) -> int:
     from verlstack import publish  # noqa: PLC0415
 
-    _any_stack(arguments)
-    with workshop(arguments) as (_, shop):
+    with surroundings(arguments, arguments.image) as shop:
         folder = _layout(arguments, shop)
         done = publish.publish(folder, arguments.place, shop, insecure=arguments.insecure, record=arguments.record)
     if arguments.json:
@@ -73,8 +72,7 @@ def _publish(arguments: argparse.Namespace) -> int:
 def _mirror(arguments: argparse.Namespace) -> int:
     from verlstack import mirror  # noqa: PLC0415
 
-    _any_stack(arguments)
-    with workshop(arguments) as (_, shop):
+    with surroundings(arguments, arguments.source) as shop:
         done = mirror.mirror(
             arguments.source, arguments.target, shop, dist=dist(arguments, shop), insecure=arguments.insecure
         )
@@ -89,8 +87,7 @@ def _mirror(arguments: argparse.Namespace) -> int:
 def _promote(arguments: argparse.Namespace) -> int:
     from verlstack import promote  # noqa: PLC0415
 
-    _any_stack(arguments)
-    with workshop(arguments) as (_, shop):
+    with surroundings(arguments, arguments.source) as shop:
         done = promote.promote(
             arguments.source, arguments.tag, shop, insecure=arguments.insecure, log=arguments.log.absolute()
         )
@@ -106,8 +103,7 @@ def _promote(arguments: argparse.Namespace) -> int:
 def _export(arguments: argparse.Namespace) -> int:
     from verlstack import export  # noqa: PLC0415
 
-    _any_stack(arguments)
-    with workshop(arguments) as (_, shop):
+    with surroundings(arguments, arguments.image) as shop:
         done = export.export(_layout(arguments, shop), arguments.file.absolute(), shop, form=arguments.format)
     if arguments.json:
         print(canonical.dumps(done).decode())
@@ -124,10 +120,3 @@ def _layout(arguments: argparse.Namespace, shop: Workshop) -> Path:
     if (folder := images.find(arguments.image, dist(arguments, shop))) is None:
         raise UsageError(f"there is no image {arguments.image!r} here", todo=f"name {_IMAGE}")
     return folder
-
-
-def _any_stack(arguments: argparse.Namespace) -> None:
-    """A workshop is opened for a stack; which one does not matter here, for the image says its own."""
-    from verlstack import pins  # noqa: PLC0415
-
-    arguments.stack = pins.names(project(arguments) / "stacks.toml")[0]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verlstack.cache import atomic
-from verlstack.cli.common import dist, project, workshop
+from verlstack.cli.common import dist, surroundings
 from verlstack.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,18 +43,10 @@ def layout(image: str, place: Path) -> Path:
     raise UsageError(f"there is no image {image!r} in {place}", todo=f"run `verlstack build`, or name {IMAGE}")
 
 
-def any_stack(arguments: argparse.Namespace) -> None:
-    """A workshop is opened for a stack; which one does not matter where the image says its own."""
-    from verlstack import pins  # noqa: PLC0415
-
-    arguments.stack = pins.names(project(arguments) / "stacks.toml")[0]
-
-
 def _sbom(arguments: argparse.Namespace) -> int:
     from verlstack.sbom import make  # noqa: PLC0415
 
-    any_stack(arguments)
-    with workshop(arguments) as (_, shop):
+    with surroundings(arguments, arguments.image) as shop:
         folder = layout(arguments.image, dist(arguments, shop))
         found = make.inventory(folder, shop.constraints, cache=shop.cache, workers=shop.workers, progress=shop.progress)
         text = make.FORMATS[arguments.format].document(found)

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
 import os
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verlstack import canonical
-from verlstack.cli.common import project, shown_progress
+from verlstack.cli.common import project, shown_progress, stacks_wanted
 from verlstack.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from verlstack.smoke.request import Request
     from verlstack.smoke.run import Verdict
 
@@ -73,7 +69,6 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 _MANY = 1024
-_STACK = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def _smoke(arguments: argparse.Namespace) -> int:
@@ -89,7 +84,7 @@ def _smoke(arguments: argparse.Namespace) -> int:
         cannot=_cannot(arguments),
     )
     request.check(scheduled=arguments.launcher == "slurm")
-    with _stacks_wanted(arguments):
+    with stacks_wanted(arguments, arguments.image):
         verdict = _run(arguments, request)
     if arguments.record:
         _record(arguments, verdict.folder)
@@ -113,22 +108,6 @@ def _run(arguments: argparse.Namespace, request: Request) -> Verdict:
         return run.reference(arguments.image, request, report, engine=engine, say=_say)
     with cache.use(), shown_progress() as progress:
         return run.layout(folder, request, report, engine=engine, cache=cache, progress=progress, say=_say)
-
-
-@contextlib.contextmanager
-def _stacks_wanted(arguments: argparse.Namespace) -> Iterator[None]:
-    """Where a name like a stack's leads to no image, and no pins were found either, say that too."""
-    try:
-        yield
-    except UsageError as e:
-        if e.where or not _STACK.fullmatch(arguments.image):  # about a file, or a name that no stack has
-            raise
-        try:
-            project(arguments)
-        except UsageError as no_pins:
-            todo = f"{no_pins.todo}; or {e.todo}"
-            raise UsageError(f"{e.what}; {no_pins.what}", where=no_pins.where, todo=todo) from e
-        raise
 
 
 def _cannot(arguments: argparse.Namespace) -> tuple[str, ...] | None:
