@@ -14,6 +14,7 @@ from verlstack.errors import FetchError, UsageError
 from verlstack.sbom import cyclonedx, make, spdx
 from verlstack.signing import claims, sign
 from verlstack.signing.verify import TYPES
+from verlstack.smoke import said
 
 if TYPE_CHECKING:
     from verlstack.base.reference import Reference
@@ -55,12 +56,14 @@ class Report:
     Attributes:
         attached: name → digest of the manifest that refers to the image.
         signed: `sha256:…` of the key that signed all of them, or None.
+        smoke: what the attached smoke report says was run; None where none was attached.
     """
 
     reference: str
     digest: str
     attached: dict[str, str]
     signed: str | None
+    smoke: str | None
 
 
 def attest(
@@ -90,8 +93,10 @@ def attest(
     digest = oci.read_layout(layout)[0]
     found = make.inventory(layout, shop.constraints, cache=shop.cache, workers=shop.workers, progress=shop.progress)
     made = documents(layout, found, shop.constraints, run)
+    tests = None
     if smoke is not None:
-        made.append(smoke_report(smoke, digest))
+        made.append(report := smoke_report(smoke, digest))
+        tests = said.line(report.predicate)
     ref = dataclasses.replace(ref, digest=digest)
     with upload.writer(ref, shop.env) as writer, tempfile.TemporaryDirectory(prefix="verlstack-") as folder:
         described = _subject(writer, digest)
@@ -99,7 +104,8 @@ def attest(
         if key:
             sign.attest(writer, key, {one.kind: one.predicate for one in made})
     name = f"{ref.host}/{ref.repository}@{digest}"
-    return Report(reference=name, digest=digest, attached=attached, signed=key.public.id if key else None)
+    signed = key.public.id if key else None
+    return Report(reference=name, digest=digest, attached=attached, signed=signed, smoke=tests)
 
 
 def documents(layout: Path, found: Inventory, constraints: Path, run: Run) -> list[Document]:

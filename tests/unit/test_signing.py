@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from nacl.secret import SecretBox
 
+from support import smoke_report
 from support.signatures import DIGEST, NAME, OTHER, Memory, loaded, pair
 from verlstack import oci
 from verlstack.base.transport import MAX_DOCUMENT
@@ -289,9 +290,27 @@ def test_attestations_are_demanded_by_type(one, two):
     store.attest(one[0], kind="https://spdx.dev/Document")
     with pytest.raises(SignatureError, match="0 of 1 signed attestations"):
         verify(store, [one[1]], attestations=["cyclonedx"])
+    with pytest.raises(SignatureError, match="of these types there are some: spdxjson") as e:
+        verify(store, [one[1]], attestations=["smok"])
+    assert e.value.todo.startswith("name a type's address, or one of cyclonedx, spdxjson, slsaprovenance1, smoke")
     store.attest(one[0])
     report = verify(store, [one[1]], attestations=["cyclonedx", "https://spdx.dev/Document"])
     assert report.attested == {CYCLONEDX: (one[1].name,), "https://spdx.dev/Document": (one[1].name,)}
+
+
+def test_of_attested_smoke_tests_is_told_what_was_run(one):
+    store = Memory()
+    store.sign(one[0])
+    kind = "https://verlstack.dev/smoke/v1"
+    for selected in (True, False):
+        report = {"runs": [smoke_report.run(2, selected=selected)], "doctor": []}
+        store.attest(one[0], statement=claims.statement(NAME, DIGEST, kind, report))
+    store.attest(one[0], kind=kind)
+    assert verify(store, [one[1]]).smoke == (
+        "on CPU, ranks 2: 2 passed, 0 failed, 0 not run",
+        "on CPU, ranks 2: 2 passed, 0 failed, 0 not run; a selection of the tests (--quick or -k)",
+        "what was run is not told in a form that is known here",
+    )
 
 
 def test_an_attestation_is_no_signature(one):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verlstack import canonical
+from verlstack import canonical, told
 from verlstack.cli.common import dist, surroundings
 from verlstack.cli.sbom import IMAGE, layout
 from verlstack.cli.sign import password
@@ -47,5 +47,7 @@ def _attest(arguments: argparse.Namespace) -> int:
     print(done.reference)
     for name, digest in done.attached.items():
         print(f"  {digest}  {name}")
+    if done.smoke:
+        print(f"smoke tests: {told.escaped(done.smoke)}")
     print(f"signed by {done.signed}" if done.signed else "not signed: give --key")
     return 0

@@ -111,5 +111,7 @@ def _print(report: Report) -> None:
         print(told.escaped(f"signed by {key} as {', '.join(names)}"))
     for kind, files in report.attested.items():
         print(told.escaped(f"attested by {', '.join(files)}: {kind}"))
+    for line in report.smoke:
+        print(told.escaped(f"smoke tests, as attested: {line}"))
     for one in report.ignored[:_SHOWN]:
         print(told.escaped(f"does not count: {one}"))

@@ -9,6 +9,7 @@ from verlstack import oci
 from verlstack.base.transport import MAX_DOCUMENT
 from verlstack.errors import FetchError, SignatureError, UsageError
 from verlstack.signing import claims
+from verlstack.smoke import said
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,6 +37,7 @@ class Report:
         place: where it was looked for.
         signed: file of a key → the names (HOST/REPOSITORY) under which its owner signed the image.
         attested: type of a predicate → files of the keys that signed one.
+        smoke: what the signed reports of the smoke tests say was run.
         ignored: what lies there and does not count, and why.
     """
 
@@ -44,6 +46,7 @@ class Report:
     threshold: int
     signed: dict[str, tuple[str, ...]]
     attested: dict[str, tuple[str, ...]]
+    smoke: tuple[str, ...]
     ignored: tuple[str, ...]
 
 
@@ -89,7 +92,7 @@ def verify(
         full = TYPES.get(kind, kind)
         signed = {x.id for one in found.attestations if one.name == full for x in one.signers}
         if len(signed) < wanted:
-            raise _too_few(store, f"{len(signed)} of {wanted} signed attestations of the type {kind}", found)
+            raise _too_few(store, f"{len(signed)} of {wanted} signed attestations of the type {kind}", found, kind)
     store.check()
     return Report(
         place=store.name,
@@ -104,16 +107,25 @@ def verify(
             kind: tuple(sorted({x.name for one in found.attestations if one.name == kind for x in one.signers}))
             for kind in sorted({one.name for one in found.attestations})
         },
+        smoke=tuple(sorted({said.line(one.predicate) for one in found.attestations if one.name == TYPES["smoke"]})),
         ignored=tuple(found.ignored),
     )
 
 
-def _too_few(store: Store, what: str, found: _Found) -> SignatureError:
-    reasons = "; ".join(found.ignored[:_MOST_SHOWN]) or "nothing is signed there"
+def _too_few(store: Store, what: str, found: _Found, kind: str | None = None) -> SignatureError:
+    """The error for too few signatures; for too few attestations of a kind, with the kinds that are there."""
+    there = sorted({one.name for one in found.attestations})
+    names = {address: name for name, address in TYPES.items()}
+    reasons = list(found.ignored[:_MOST_SHOWN])
+    todo = "do not use it until its publisher has signed it, or give the publisher's key"
+    if kind and there:
+        reasons.append(f"of these types there are some: {', '.join(names.get(x, x) for x in there)}")
+    if kind and kind not in TYPES and ":" not in kind:  # a type's address has one
+        todo = f"name a type's address, or one of {', '.join(TYPES)}; if it is one, {todo}"
     return SignatureError(
-        f"this image has {what}: {reasons}",
+        f"this image has {what}: {'; '.join(reasons) or 'nothing is signed there'}",
         where=f"{store.name}@{store.digest}",
-        todo="do not use it until its publisher has signed it, or give the publisher's key",
+        todo=todo,
     )
 
 
