@@ -25,6 +25,7 @@ from verlstack.errors import StorageError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+_PREFIX = 80  # letters of a file's name in that of the unfinished one; a name has at most 255 bytes
 CHUNK = 1 << 20  # bytes; large enough that per-call overhead vanishes beside SHA-256
 
 _STORAGE_TROUBLE = {
@@ -57,7 +58,15 @@ def storage_errors(path: Path, *, todo: str | None = None) -> Iterator[None]:
         trouble = _STORAGE_TROUBLE.get(e.errno or 0)
         if trouble is None:
             raise
-        raise StorageError(f"cannot write: {trouble[0]}", where=str(e.filename or path), todo=todo or trouble[1]) from e
+        raise StorageError(
+            f"cannot write: {trouble[0]}", where=_meant(e.filename, path), todo=todo or trouble[1]
+        ) from e
+
+
+def _meant(refused: Path, path: Path) -> Path:
+    """What to call a file that was refused: the unfinished one beside `path` is no name that the user gave."""
+    ours = refused.parent == path.parent and refused.name.startswith(f".{path.name[:_PREFIX]}.")
+    return path if ours else refused
 
 
 def check_replaceable(target: Path, *, todo: str | None = None) -> None:
@@ -94,7 +103,7 @@ def atomic(target: Path, *, tmp: Path | None = None, mode: int = 0o644, todo: st
     check_replaceable(target, todo=todo)
     with storage_errors(target, todo=todo):
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{target.name[:80]}.", dir=tmp or target.parent)
+        handle, name = tempfile.mkstemp(prefix=f".{target.name[:_PREFIX]}.", dir=tmp or target.parent)
     unfinished = Path(name)
     try:
         with os.fdopen(handle, "wb") as f:

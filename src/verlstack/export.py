@@ -91,6 +91,7 @@ def export(
     version = _version(run)
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")
     with storage_errors(target, todo=_ELSEWHERE):
+        target.parent.mkdir(parents=True, exist_ok=True)  # as for archives
         unfinished.touch()  # before the image is unpacked, which takes a minute
         unfinished.unlink()
     with unpacked.laid(layout, shop.cache, shop.progress) as (root, config):

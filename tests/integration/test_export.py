@@ -38,6 +38,16 @@ def _squashfs():
 
 
 @pytest.mark.usefixtures("_squashfs")
+def test_a_new_folder_is_made_and_one_that_cannot_be_is_told(shop, tmp_path):
+    folder = image(tmp_path / "image")
+    assert export.export(folder, tmp_path / "new" / "er" / "x.sqsh", shop).path.is_file()
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StorageError) as e:
+        export.export(folder, tmp_path / "file" / "x.sqsh", shop)
+    assert e.value.where in {str(tmp_path / "file"), str(tmp_path / "file" / "x.sqsh")}
+
+
+@pytest.mark.usefixtures("_squashfs")
 def test_the_same_bytes_again(shop, tmp_path, monkeypatch):
     folder = image(tmp_path / "image", LINKED)
     one = export.export(folder, tmp_path / "one.sqsh", shop)

@@ -376,5 +376,21 @@ def test_use_of_a_base_that_is_not_to_be_had_or_does_not_fit(stack, shop, monkey
         monkeypatch.setattr("verlstack.build.base_of", refuse(error))
         with pytest.raises(type(error)):
             use.use(stack, shop, REF)
-    with pytest.raises(UsageError, match="a tag can move"):
-        use.use(stack, shop, "registry.invalid/team/base:1")
+    asked = []
+
+    def resolve(client, tag):
+        asked.append(f"{client.reference.host}/{client.reference.repository}:{tag}")
+        if len(asked) > 1:
+            raise FetchError("nobody there")
+        return f"sha256:{'d' * 64}"
+
+    monkeypatch.setattr("verlstack.base.registry.Client.resolve", resolve)
+    tag = "registry.invalid/team/base:1"
+    with pytest.raises(UsageError, match="a tag can move") as e:
+        use.use(stack, shop, tag)
+    assert e.value.todo.endswith(f"now it is {tag}@sha256:{'d' * 64}")
+    for other in (shop, dataclasses.replace(shop, offline=True)):
+        with pytest.raises(UsageError, match="a tag can move") as e:
+            use.use(stack, other, tag)
+        assert "skopeo inspect" in e.value.todo
+    assert asked == [tag, tag], "offline nobody is asked"

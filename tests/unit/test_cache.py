@@ -138,6 +138,21 @@ def test_the_file_that_was_refused_is_named():
     assert e.value.where == "/inner/file"
 
 
+def test_the_users_file_is_named_and_not_the_unfinished_one(tmp_path, monkeypatch):
+    target = tmp_path / "image.sqsh"
+
+    def refuse(**how):
+        raise PermissionError(errno.EACCES, "no", f"{how['dir']}/{how['prefix']}x1")
+
+    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    with pytest.raises(StorageError) as e, atomic(target):
+        pass
+    assert e.value.where == str(target)
+    with pytest.raises(StorageError) as e, storage_errors(target):  # as `verlstack export` calls its own
+        raise PermissionError(errno.EACCES, "no", str(tmp_path / ".image.sqsh.1690"))
+    assert e.value.where == str(target)
+
+
 def test_other_errors_pass_unchanged(tmp_path):
     with pytest.raises(FileNotFoundError), storage_errors(tmp_path):
         (tmp_path / "missing").read_bytes()

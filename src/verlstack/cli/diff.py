@@ -23,7 +23,8 @@ _FORMS = "a stack, a *.lock.toml, a layout, sha256:… of one in dist, or HOST/R
 def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser], common: argparse.ArgumentParser) -> None:
     """Add the verb to the parser."""
     text = "what sets two locks or images apart (exit status 1 if anything does), and what the second costs to pull"
-    verb = verbs.add_parser("diff", parents=[common], help=text)
+    statuses = "Exit status 0: the same; 1: different; any other: the error's own."
+    verb = verbs.add_parser("diff", parents=[common], help=text, description=statuses)
     verb.add_argument("one", metavar="OLD", help=_FORMS)
     verb.add_argument("other", metavar="NEW", help="likewise")
     verb.add_argument("--dist", type=Path, metavar="DIR", help="where images are (default: dist beside constraints)")
