@@ -58,9 +58,8 @@ def storage_errors(path: Path, *, todo: str | None = None) -> Iterator[None]:
         trouble = _STORAGE_TROUBLE.get(e.errno or 0)
         if trouble is None:
             raise
-        raise StorageError(
-            f"cannot write: {trouble[0]}", where=_meant(e.filename, path), todo=todo or trouble[1]
-        ) from e
+        where = _meant(Path(str(e.filename or path)), path)
+        raise StorageError(f"cannot write: {trouble[0]}", where=str(where), todo=todo or trouble[1]) from e
 
 
 def _meant(refused: Path, path: Path) -> Path:

@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 
 
 def check(
-    name: str, default: Stack, shop: Workshop, dist: Path, run: Callable[..., shell.Result] = shell.run
+    name: str,
+    default: Stack,
+    shop: Workshop,
+    dist: Path,
+    run: Callable[..., shell.Result] = shell.run,
+    *,
+    probing: bool = True,
 ) -> Report:
     """Check a stack or a file.
 
@@ -33,6 +39,7 @@ def check(
         shop: the surroundings.
         dist: the folder of images.
         run: the program runner.
+        probing: try the imports in a stack's image, too, which takes a minute.
 
     Raises:
         UsageError: it is nothing that can be checked.
@@ -42,7 +49,8 @@ def check(
     path = Path(name)
     asker = Asker(cache=shop.cache, env=shop.env, offline=shop.offline, run=run)
     if kind == target.STACK:
-        return _report(name, "stack", name, [*_extra_indexes(shop), *stacks.check(name, shop, dist, asker)])
+        found = [*_extra_indexes(shop), *stacks.check(name, shop, dist, asker, probing=probing)]
+        return _report(name, "stack", name, found)
     if kind == target.STACKS:
         names = pins.names(path)
         found = [one for stack in names for one in stacks.check_pins(path, stack, asker)]

@@ -25,8 +25,15 @@ if TYPE_CHECKING:
     from verlstack.workshop import Workshop
 
 
-def check(name: str, shop: Workshop, dist: Path, asker: Asker) -> list[Finding]:
+def check(name: str, shop: Workshop, dist: Path, asker: Asker, *, probing: bool = True) -> list[Finding]:
     """Everything that is wrong with a stack of the workshop's pins, and with its lock.
+
+    Args:
+        name: of the stack.
+        shop: the surroundings.
+        dist: the folder of images.
+        asker: asks the index.
+        probing: try the imports in the image, too, which takes a minute.
 
     Raises:
         UsageError: there is no such stack.
@@ -46,8 +53,7 @@ def check(name: str, shop: Workshop, dist: Path, asker: Asker) -> list[Finding]:
     promised = system.of_platform(stack.platform)
     base = baselibs.below(lock, dist / name, shop.cache, promised)
     found += _wheels(lock, against.of(stack, lock), shop, [promised, base] if base else [promised])
-    found += probe.check(lock, shop, dist / name)
-    return found
+    return found + (probe.check(lock, shop, dist / name) if probing else [])
 
 
 def check_pins(path: Path, name: str, asker: Asker) -> list[Finding]:

@@ -35,7 +35,7 @@ def _pin(arguments: argparse.Namespace) -> int:
 
     with workshop(arguments) as (stack, shop):
         images = dist(arguments, shop)
-        before = run.check(stack.name, stack, shop, images)
+        before = run.check(stack.name, stack, shop, images, probing=False)
         report = pin.pin(stack, arguments.pins, arguments.why, shop, images / stack.name)
         check = run.check(stack.name, stack, shop, images)
     if arguments.json:
