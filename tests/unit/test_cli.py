@@ -86,7 +86,14 @@ def test_our_own_mistakes_keep_their_traceback(monkeypatch):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "VERB"),
+        ([], "    publish   an image into a registry"),  # every verb, with what it does
+        ([], "verlstack: error: VERB is missing; `verlstack VERB --help` tells of one\n"),
+        (["base"], "`verlstack base VERB --help`"),
+        (["flash-attn"], "`verlstack flash-attn ACTION --help`"),
+        (["buidl"], "did you mean 'build'?"),
+        (["base", "shwo", "x"], "did you mean 'show'?"),
+        (["flash-attn", "compil"], "did you mean 'compile'?"),
+        (["build", "--output", "docker"], "did you mean 'docker-archive'?"),
         (["nonsense"], "invalid choice: 'nonsense'"),
         (["fetch", "--nonsense"], "unrecognized arguments: --nonsense"),
         (["fetch", "one", "two"], "unrecognized arguments: two"),

@@ -29,6 +29,7 @@ from verlstack.cli import (
     stacks,
 )
 from verlstack.cli.common import dist, workshop
+from verlstack.cli.parser import Parser
 from verlstack.errors import StorageError, UsageError, VerlstackError
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument("--python-tree", type=Path, metavar="DIR", help="prefix folder of the stack's Python")
     common.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
     common.add_argument("--debug", action="store_true", help="show tracebacks of errors")
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = Parser(
         prog="verlstack", description="Container images for verl whose every byte is a function of one lock."
     )
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
