@@ -74,12 +74,12 @@ def _pins(taken: Mapping[str, Distribution], pins: Mapping[str, str]) -> Iterato
 
 def _flash_attn(taken: Mapping[str, Distribution], image: Image | None) -> Iterator[Finding]:
     """Whether what verl 0.2 imports at the top of its actor, critic and SFT trainer is there."""
-    verl, known = taken.get("verl"), image is not None and _FLASH in image.left_out
+    verl, chosen = taken.get("verl"), image is not None and not image.problem  # left out, or its stack has no pin of it
     if _FLASH in taken or verl is None or not verl.version.startswith("0.2") or (image and _FLASH in image.here):
         return
-    right = image.pins[_FLASH] if image and _FLASH in image.pins else "2.6.3"
+    right = image.pins[_FLASH] if image and _FLASH in image.pins else table("packages")["flash_attn"]
     words = {"measured": "absent", "right": safe(right, 40), "verl": safe(verl.version, 40)}
-    yield found("env", "ENV-FLASH-LEFT-OUT" if known else "ENV-FLASH-ATTN", _FLASH, **words)
+    yield found("env", "ENV-FLASH-LEFT-OUT" if chosen else "ENV-FLASH-ATTN", _FLASH, **words)
 
 
 def _public(version: str) -> str:

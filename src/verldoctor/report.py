@@ -50,5 +50,5 @@ def _block(finding: Finding) -> str:
 def _closing(findings: Sequence[Finding]) -> str:
     counts = [sum(finding.severity == name for finding in findings) for name in ("fail", "warn", "unknown")]
     verdict = ("nothing found", "will break", "cannot tell")[exit_code(findings)] if findings else "nothing found"
-    verdict = "goes, with warnings" if counts[1] and exit_code(findings) == 0 else verdict
+    verdict = "goes, except for what the warnings name" if counts[1] and exit_code(findings) == 0 else verdict
     return f"verldoctor: {counts[0]} fail, {counts[1]} warn, {counts[2]} unknown: {verdict}\n"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verldoctor import elf, env, envabi, envdists, envnames, envpaths, stackfile
+from verldoctor import elf, env, envabi, envdists, envnames, envpaths, signatures, stackfile
 from verldoctor.context import Context
 from verldoctor.finding import Finding, rules
 from verldoctor.installed import distributions, torch_build
+from verldoctor.report import as_text
 from verldoctor.stackfile import Image
+from verldoctor.versions import table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
 PINS = {"torch": "2.3.1", "transformers": "4.41.2", "verl": "0.2.0.post2"}
 IMAGE = Image(name="cu121", cuda="12.1", python="", pins={**PINS, "flash-attn": "2.5.9.post1"})
 WITHOUT = replace(IMAGE, left_out=frozenset({"flash-attn"}))
+UNPINNED = replace(IMAGE, pins=PINS)
+ROOT = Path(__file__).parents[2]
 STACK = ("torch-2.3.1", "transformers-4.41.2", "verl-0.2.0.post2", "flash_attn-2.5.9.post1")
 PYTHON = (sys.version_info.major, sys.version_info.minor)
 OLD = b"_ZN3c106detail14torchCheckFailEPKcS2_jRKSs"
@@ -107,7 +113,32 @@ def test_verl_needs_flash_attn_unless_the_image_says_that_it_is_left_out(tmp_pat
     assert check(place) == ["ENV-FLASH-ATTN"]
     assert check(place, image=IMAGE) == ["ENV-MISSING"]
     assert check(place, image=WITHOUT) == ["ENV-FLASH-LEFT-OUT"]
+    assert check(place, image=UNPINNED) == ["ENV-FLASH-LEFT-OUT"]
+    assert check(place, image=Image(problem="not JSON")) == ["ENV-FLASH-ATTN"]
     assert check(site(tmp_path / "later", "torch-2.11.0", "verl-0.9.1")) == []
+
+
+def test_the_release_of_flash_attn_that_is_named_is_the_pins(tmp_path: Path) -> None:
+    """The image's own, else cu121's, and nothing that is told names a third; of an image no pip install mends it."""
+    pinned = tomllib.loads((ROOT / "constraints" / "stacks.toml").read_text())["stack"]["cu121"]["flash_attn"][
+        "version"
+    ]
+    place, other = site(tmp_path, *STACK[:3]), replace(WITHOUT, pins={**PINS, "flash-attn": "2.6.1"})
+    for image, right in ((None, pinned), (UNPINNED, pinned), (WITHOUT, "2.5.9.post1"), (other, "2.6.1")):
+        (finding,) = env.check([place], Context(env={}, image=image))
+        assert (finding.right, right in finding.fix) == (right, True)
+        assert ("pip" in finding.fix) == (image is None)
+    pairs = [row[5] for row in table("packages")["pairs"] if row[1] == "flash-attn"]
+    told = " ".join([*pairs, *(s.fix for s in signatures.signatures())])
+    assert set(re.findall(r"flash-attn(?:==| )([0-9.]+[a-z0-9.]*)", told)) == {pinned}
+
+
+def test_what_the_image_lacks_is_not_said_to_go(tmp_path: Path) -> None:
+    """Verl's trainers do not start there, and the verdict must not say that all goes."""
+    (finding,) = env.check([site(tmp_path, *STACK[:3])], Context(env={}, image=WITHOUT))
+    assert "do not start" in finding.message
+    verdict = as_text([finding]).splitlines()[-1]
+    assert verdict == "verldoctor: 0 fail, 1 warn, 0 unknown: goes, except for what the warnings name"
 
 
 def test_the_switch_of_torch_compile_is_what_the_image_sets() -> None:
