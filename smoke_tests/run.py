@@ -165,8 +165,11 @@ def _localhost() -> bool:
 
 
 def _report(options: argparse.Namespace, members: Sequence[Member], documents: Sequence[dict[str, Any]]) -> str:
-    report.write_whole(options.report, members, documents, image=os.environ.get("VERLSTACK_IMAGE", ""))
-    return (options.report / "smoke.txt").read_text(encoding="utf-8")
+    """Write the report; what to print of it: without headline and image where verlstack says both."""
+    image = os.environ.get("VERLSTACK_IMAGE", "")
+    report.write_whole(options.report, members, documents, image=image)
+    headline, named, rest = (options.report / "smoke.txt").read_text(encoding="utf-8").split("\n", 2)
+    return rest if image else f"{headline}\n{named}\n{rest}"
 
 
 if __name__ == "__main__":

@@ -144,6 +144,14 @@ def test_no_test_runs_where_the_environment_is_not_what_it_should_be(stopped, tm
     assert (tmp_path / "report" / "smoke.html").is_file()
 
 
+def test_where_verlstack_started_it_headline_and_image_are_left_to_verlstack(stopped, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("VERLSTACK_IMAGE", "cu121@sha256:1")
+    assert run.main(stopped) == 1
+    assert capsys.readouterr().out.splitlines()[0] == "verldoctor: 1 fail (ENV-PIN)"
+    lines = (tmp_path / "report" / "smoke.txt").read_text().splitlines()
+    assert (lines[0][:6], lines[1]) == ("FAILED", "image: cu121@sha256:1")
+
+
 @pytest.mark.parametrize("sick", [0, 1])
 def test_one_node_stops_all_and_each_hears_why(monkeypatch, capsys, sick):
     both = [

@@ -119,7 +119,9 @@ def test_without_a_slurm_nothing_is_unpacked(tmp_path, monkeypatch):
     monkeypatch.setattr(smoke_run, "unpacked", lambda *_: pytest.fail("it was unpacked"))
     monkeypatch.setattr(smoke_run, "_known", lambda *_: "x")
     with Cache(tmp_path / "cache").use() as cache, pytest.raises(EngineError, match="no Slurm"):
-        smoke_run.scheduled("x", tmp_path, Request(), tmp_path / "report", cache=cache, progress=Silent(), say=print)
+        smoke_run.scheduled(
+            "x", tmp_path, Request(), tmp_path / "report", cache=cache, progress=Silent(), say=print, tell=print
+        )
     assert not (tmp_path / "report").exists()
 
 

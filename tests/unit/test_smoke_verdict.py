@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from support import layouts
-from verlstack import shell, unpacked
+from verlstack import cli, engine, shell, unpacked
 from verlstack.cache import Cache
 from verlstack.errors import EngineError, ProofError, StorageError, UsageError
 from verlstack.progress import Silent
@@ -178,7 +178,14 @@ def test_an_earlier_report_stays_where_nothing_starts(tmp_path, request_):
     fill(tmp_path / "report", {"smoke.json"})
     with pytest.raises(EngineError, match="need one"):
         run.layout(
-            image, request_, tmp_path / "report", engine=None, cache=Cache(tmp_path), progress=Silent(), say=print
+            image,
+            request_,
+            tmp_path / "report",
+            engine=None,
+            cache=Cache(tmp_path),
+            progress=Silent(),
+            say=print,
+            tell=print,
         )
     assert files(tmp_path / "report") == {"smoke.json"}
 
@@ -215,8 +222,8 @@ def test_a_report_is_looked_for_in_the_image_alone(tmp_path, monkeypatch):
     ended = shell.Result(args=(), returncode=0, stdout="", stderr="")
     monkeypatch.setattr(shell, "follow", lambda *_, **__: ended)
     (tmp_path / "report").mkdir()
-    with Cache(tmp_path / "cache").use() as cache:
-        status = rooted.run(image, "x", Request(), tmp_path / "report", cache, Silent(), print)
+    with Cache(tmp_path / "cache").use() as cache, unpacked.unpacked(image, cache, Silent()) as root:
+        status = rooted.run(root, "x", Request(), tmp_path / "report", print)
     assert status == 0
     assert files(tmp_path / "report") == set()
 
@@ -243,6 +250,53 @@ def test_an_interrupt_is_told_before_the_image_is_removed(tmp_path, monkeypatch,
             stop()
         assert heard.said == [("stopping; removing the unpacked image", True)]
         assert list(cache.tmp.iterdir()) == []
+
+
+def smoked(tmp_path, monkeypatch, name):
+    """A layout whose tests pass at once; the cache's folder of unpacked images; the words for the command."""
+    image = layouts.write(tmp_path / "image", {"a": b""}, labels={run._LOCK_LABEL: "x"})
+    index = json.loads((image / "index.json").read_text())
+    digest = index["manifests"][0]["digest"]
+    index["manifests"][0]["annotations"] = {"org.opencontainers.image.ref.name": name or digest}
+    (image / "index.json").write_text(json.dumps(index))
+
+    def passes(words, *, cwd, **_):
+        fill(cwd, {"smoke.json"})
+        (cwd / "smoke.json").write_text(json.dumps(CPU))
+        return shell.Result(args=(), returncode=0, stdout="", stderr="")
+
+    monkeypatch.setattr(shell, "follow", passes)
+    monkeypatch.setattr(run.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(engine.Engine, "connect", lambda _: None)
+    monkeypatch.setenv("VERLSTACK_CACHE", str(tmp_path / "cache"))
+    return digest, ["smoke", str(image), "--report", str(tmp_path / "report")]
+
+
+@pytest.mark.parametrize("name", ["cu121", ""])
+def test_the_verdict_comes_before_the_image_is_removed(tmp_path, monkeypatch, capsys, name):
+    digest, words = smoked(tmp_path, monkeypatch, name)
+    before = []
+    monkeypatch.setattr(unpacked, "_make_removable", lambda root: before.append((root.exists(), *capsys.readouterr())))
+    assert cli.main(words) == 0
+    ((there, out, err),) = before
+    called = f"cu121@{digest}" if name else digest
+    assert there
+    assert out.splitlines() == [called, CPU["headline"], f"report: {tmp_path}/report/smoke.html"]
+    assert err.splitlines()[-1] == "removing the unpacked image"
+    assert capsys.readouterr() == ("", "")
+
+
+def test_who_stops_the_removal_is_told_that_the_verdict_stands(tmp_path, monkeypatch, capsys):
+    def stop(_):
+        raise KeyboardInterrupt
+
+    _, words = smoked(tmp_path, monkeypatch, "cu121")
+    monkeypatch.setattr(unpacked, "_make_removable", stop)
+    assert cli.main(words) == 130
+    out, err = capsys.readouterr()
+    assert out.splitlines()[-1].startswith("report: ")
+    assert "the verdict stands" in err
+    assert "run the same command again" not in err
 
 
 def test_an_image_that_sets_nothing_and_has_links_where_others_have_folders(tmp_path):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import os
+import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +17,8 @@ from verlstack.cli.common import project, shown_progress, stacks_wanted
 from verlstack.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from verlstack.smoke.request import Request
     from verlstack.smoke.run import Verdict
 
@@ -84,15 +89,26 @@ def _smoke(arguments: argparse.Namespace) -> int:
         cannot=_cannot(arguments),
     )
     request.check(scheduled=arguments.launcher == "slurm")
-    with stacks_wanted(arguments, arguments.image):
-        verdict = _run(arguments, request)
-    if arguments.record:
-        _record(arguments, verdict.folder)
-    _print(verdict, as_json=arguments.json)
+    told: list[Verdict] = []
+
+    def tell(verdict: Verdict) -> None:
+        if arguments.record:
+            _record(arguments, verdict.folder)
+        _print(verdict, as_json=arguments.json)
+        told.append(verdict)
+
+    try:
+        with stacks_wanted(arguments, arguments.image):
+            verdict = _run(arguments, request, tell)
+    except KeyboardInterrupt:
+        if not told:
+            raise
+        _say("verlstack: stopped while the image was removed; the verdict stands, and the next run removes the rest")
+        return 128 + signal.SIGINT
     return 0 if verdict.passed else 1
 
 
-def _run(arguments: argparse.Namespace, request: Request) -> Verdict:
+def _run(arguments: argparse.Namespace, request: Request, tell: Callable[[Verdict], object]) -> Verdict:
     from verlstack.cache import Cache  # noqa: PLC0415
     from verlstack.engine import Engine  # noqa: PLC0415
     from verlstack.smoke import run  # noqa: PLC0415
@@ -100,14 +116,22 @@ def _run(arguments: argparse.Namespace, request: Request) -> Verdict:
     report = (arguments.report or Path("smoke-report")).absolute()
     folder = _layout(arguments)
     cache = Cache.from_environment(os.environ)
+    start: Callable[..., Verdict]
     if arguments.launcher == "slurm":
-        with cache.use(), shown_progress() as progress:
-            return run.scheduled(arguments.image, folder, request, report, cache=cache, progress=progress, say=_say)
-    engine = Engine.connect(os.environ)
-    if folder is None:
-        return run.reference(arguments.image, request, report, engine=engine, say=_say)
-    with cache.use(), shown_progress() as progress:
-        return run.layout(folder, request, report, engine=engine, cache=cache, progress=progress, say=_say)
+        start = partial(run.scheduled, arguments.image, folder)
+    elif folder is None:
+        engine = Engine.connect(os.environ)
+        return run.reference(arguments.image, request, report, engine=engine, say=_say, tell=tell)
+    else:
+        start = partial(run.layout, folder, engine=Engine.connect(os.environ))
+    with cache.use(), contextlib.ExitStack() as shown:
+        progress = shown.enter_context(shown_progress())
+
+        def tell_below(verdict: Verdict) -> None:
+            shown.close()  # bars would take what goes to standard output
+            tell(verdict)
+
+        return start(request, report, cache=cache, progress=progress, say=_say, tell=tell_below)
 
 
 def _cannot(arguments: argparse.Namespace) -> tuple[str, ...] | None:
@@ -169,7 +193,7 @@ def _say(line: str) -> None:
 
 def _print(verdict: Verdict, *, as_json: bool) -> None:
     if as_json:
-        print(canonical.dumps(verdict).decode())
+        print(canonical.dumps(verdict).decode(), flush=True)
         return
     print(f"{verdict.image}\n{verdict.headline}")
-    print(f"report: {verdict.folder}/smoke.html")
+    print(f"report: {verdict.folder}/smoke.html", flush=True)

@@ -7,50 +7,44 @@ from typing import TYPE_CHECKING
 from verlstack import shell, told, unpack
 from verlstack.smoke import collect
 from verlstack.smoke.request import PATIENCE, REPORT
-from verlstack.unpacked import OUTSIDE, STRANGER, unpacked
+from verlstack.unpacked import OUTSIDE, STRANGER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from verlstack.cache import Cache
-    from verlstack.progress import Progress
     from verlstack.smoke.request import Request
+    from verlstack.unpacked import Root
 
 
 def run(
-    layout: Path,
+    root: Root,
     name: str,
     request: Request,
     folder: Path,
-    cache: Cache,
-    progress: Progress,
     say: Callable[[str], object],
 ) -> int:
-    """Unpack the image, run the tests in it as a stranger, hand on what they say, and bring the report into `folder`.
+    """Run the tests in the image as a stranger, hand on what they say, and bring the report into `folder`.
 
     Args:
-        layout: folder of the OCI layout.
+        root: the unpacked image.
         name: what the report calls the image.
         request: the run; one node, no GPUs.
         folder: for the report.
-        cache: where to unpack.
-        progress: where progress is shown.
         say: called with each line.
 
     Returns:
         Exit status of the tests: 0 passed, 1 failed, 2 could not be run.
 
     Raises:
-        LockError, ProofError, StorageError, UsageError: as `unpacked.unpacked` and `collect.from_folder`.
+        ProofError, StorageError: as `collect.from_folder`.
     """
 
     def hand_on(line: str) -> None:
         say(told.plain(line))
 
-    with unpacked(layout, cache, progress) as root:
-        words = root.command(request.command(), user=STRANGER, environment=request.environment(name))
-        done = shell.follow(words, env=OUTSIDE, cwd=folder, each=hand_on, timeout=PATIENCE)
-        with collect.arriving(folder) as fresh:
-            collect.from_folder(unpack.resolve(root.folder, REPORT), fresh)
-        return done.returncode
+    words = root.command(request.command(), user=STRANGER, environment=request.environment(name))
+    done = shell.follow(words, env=OUTSIDE, cwd=folder, each=hand_on, timeout=PATIENCE)
+    with collect.arriving(folder) as fresh:
+        collect.from_folder(unpack.resolve(root.folder, REPORT), fresh)
+    return done.returncode

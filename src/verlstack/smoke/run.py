@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -14,13 +15,14 @@ from verlstack.smoke import collect, contained, rooted, slurm
 from verlstack.unpacked import unpacked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from verlstack.cache import Cache
     from verlstack.engine import Engine
     from verlstack.progress import Progress
     from verlstack.smoke.request import Request
+    from verlstack.unpacked import Root
 
 _LOCK_LABEL = "dev.verlstack.lock"  # every image of ours bears it, and holds the smoke tests
 _GO = {"x86_64": "amd64", "aarch64": "arm64"}  # what `uname -m` says → how images call it
@@ -58,6 +60,7 @@ def layout(
     cache: Cache,
     progress: Progress,
     say: Callable[[str], object],
+    tell: Callable[[Verdict], object],
 ) -> Verdict:
     """Run the tests in the image of an OCI layout: in the engine where there is one, else unpacked.
 
@@ -69,6 +72,7 @@ def layout(
         cache: where to unpack.
         progress: where progress is shown.
         say: called with each line of the tests' output.
+        tell: called with the verdict, before an unpacked image is removed, which takes as long as some tests.
 
     Raises:
         UsageError: the request cannot be met, there is no image in the layout, or it is for another machine.
@@ -86,14 +90,22 @@ def layout(
         )
     with collect.own(report):
         if engine:
-            status = contained.run(engine, prove.load(folder, engine, progress), name, request, report, say)
-        else:
-            status = rooted.run(folder, name, request, report, cache, progress, say)
-        return _verdict(name, request, report, status)
+            loaded = prove.load(folder, engine, progress)
+            return _told(
+                _verdict(name, request, report, contained.run(engine, loaded, name, request, report, say)), tell
+            )
+        with _rooted(folder, cache, progress) as root:
+            return _told(_verdict(name, request, report, rooted.run(root, name, request, report, say)), tell)
 
 
 def reference(
-    image: str, request: Request, report: Path, *, engine: Engine | None, say: Callable[[str], object]
+    image: str,
+    request: Request,
+    report: Path,
+    *,
+    engine: Engine | None,
+    say: Callable[[str], object],
+    tell: Callable[[Verdict], object],
 ) -> Verdict:
     """Run the tests in an image that the engine holds.
 
@@ -112,7 +124,7 @@ def reference(
     name = image if facts.id in image else f"{image}@{facts.id}"
     _check_image(name, facts.architecture, facts.labels, engine.architecture)
     with collect.own(report):
-        return _verdict(name, request, report, contained.run(engine, facts.id, name, request, report, say))
+        return _told(_verdict(name, request, report, contained.run(engine, facts.id, name, request, report, say)), tell)
 
 
 def scheduled(
@@ -124,6 +136,7 @@ def scheduled(
     cache: Cache,
     progress: Progress,
     say: Callable[[str], object],
+    tell: Callable[[Verdict], object],
 ) -> Verdict:
     """Run the tests under Slurm, on as many of its nodes as the request says.
 
@@ -135,6 +148,7 @@ def scheduled(
         cache: where to unpack.
         progress: where progress is shown.
         say: called with each line of the tests' output.
+        tell: called with the verdict, before an unpacked image is removed, which takes as long as some tests.
 
     Raises:
         EngineError: no Slurm answers here.
@@ -146,12 +160,26 @@ def scheduled(
         slurm.check_reach(os.environ)
         environment = request.environment(image)
         with collect.own(report):
-            return _verdict(image, request, report, _srun(image, request, report, environment, say))
+            return _told(_verdict(image, request, report, _srun(image, request, report, environment, say)), tell)
     name = _known(folder, platform.machine())
     slurm.check_reach(os.environ)
-    with collect.own(report), unpacked(folder, cache, progress) as root:
+    with collect.own(report), _rooted(folder, cache, progress) as root:
         environment = {**root.environment, **request.environment(name)}
-        return _verdict(name, request, report, _srun(str(root.folder), request, report, environment, say))
+        status = _srun(str(root.folder), request, report, environment, say)
+        return _told(_verdict(name, request, report, status), tell)
+
+
+@contextlib.contextmanager
+def _rooted(folder: Path, cache: Cache, progress: Progress) -> Iterator[Root]:
+    """The image unpacked; whoever waits for its removal is told what for."""
+    with unpacked(folder, cache, progress) as root:
+        yield root
+        progress.say("removing the unpacked image")
+
+
+def _told(verdict: Verdict, tell: Callable[[Verdict], object]) -> Verdict:
+    tell(verdict)
+    return verdict
 
 
 def _srun(
@@ -163,9 +191,10 @@ def _srun(
 
 
 def _known(folder: Path, machine: str) -> str:
-    """Tag and digest of a layout's image, which is ours and for this machine."""
+    """Tag and digest of a layout's image, which is ours and for this machine; its tag may be that digest."""
     digest, _, config = oci.read_layout(folder)
-    name = f"{oci.tag_of(folder)}@{digest}"
+    tag = oci.tag_of(folder)
+    name = tag if digest in tag else f"{tag}@{digest}"
     _check_image(name, config.get("architecture", ""), config["config"].get("Labels") or {}, machine)
     return name
 
