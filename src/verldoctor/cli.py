@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ USAGE = 2  # a usage error, too, is "cannot tell"
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 _EPILOG = """\
 kinds that need no PATH look at this machine: env, host, devices.
-`all PATH...` (or just PATH...) sorts each path by what it is and adds env and host of this machine.
+`all PATH...` (or just PATH...) sorts each path by what it is; env and host of this machine follow.
 Words like data.shuffle=False (+a.b=c, ~a.b) change the configurations that fsdp reads, as Hydra would.
 A path named like a kind is written ./model. explain reads standard input when no file is named.
 exit: 0 pass or warnings, 1 at least one fail, 2 cannot tell"""
@@ -106,9 +107,21 @@ def _misuse(kinds: list[str], paths: list[Path], arguments: argparse.Namespace) 
         return "--dump writes one kind of dump of this machine: verldoctor host --dump, verldoctor devices --dump"
     if arguments.fix is not None and (kinds != ["data"] or len(paths) != 1):
         return "--fix takes one input: verldoctor data FILE --fix OUT"
+    first = len(arguments.words) - len(paths)  # as it was typed: a path forgets its `./`
+    if paths and (problem := _no_kind(arguments.words[first], wants_kind=first == 0)):
+        return problem
     if lonely and not paths:
         return f"{lonely[0]} needs a PATH: verldoctor {lonely[0]} PATH"
     return ""
+
+
+def _no_kind(word: str, *, wants_kind: bool) -> str:
+    """What is wrong with the first word behind the kinds, or ""; one that is there, or no bare word, is a path."""
+    close = difflib.get_close_matches(word, (*KINDS, "all"), n=1, cutoff=0.6)
+    if not word.isalpha() or os.path.lexists(word) or not (close or wants_kind):
+        return ""
+    hint = f"did you mean {close[0]}?" if close else f"kinds: all, {', '.join(KINDS)}"
+    return f"{safe(word, 80)} is no kind of check and no path that is there; {hint}"
 
 
 def _complaint(problem: str) -> str:

@@ -36,13 +36,12 @@ def check_kind(kind: str, paths: Sequence[Path], context: Context) -> list[Findi
 
 
 def check_all(kinds: Sequence[str], paths: Sequence[Path], context: Context) -> list[Finding]:
-    """Findings over `paths`, each under the kind it looks like, and of env and host of this machine as asked."""
+    """Findings over `paths`, each under the kind it looks like, then of env and host of this machine as asked."""
     from verldoctor.dispatch import kind_of  # noqa: PLC0415 - a single kind sorts nothing
 
     wanted = list(KINDS) if "all" in kinds else list(kinds)
-    groups: dict[str, list[Path]] = {kind: [] for kind in wanted if "all" in kinds and kind in MACHINE[:2]}
-    groups.update({kind: [] for kind in wanted if "all" not in kinds and kind in MACHINE})
-    machine = list(groups)
+    machine = [kind for kind in wanted if kind in (MACHINE[:2] if "all" in kinds else MACHINE)]
+    groups: dict[str, list[Path]] = {}
     findings: list[Finding] = []
     for path in paths:
         if reason := _refusal(path, "all"):
@@ -54,8 +53,9 @@ def check_all(kinds: Sequence[str], paths: Sequence[Path], context: Context) -> 
         else:
             findings.append(found("doctor", "DOCTOR-KIND", safe(path), measured=safe(why or f"looks like {kind}")))
     for kind, group in groups.items():
-        findings += check_kind(kind, [], context) if kind in machine else []
-        findings += check_kind(kind, group, context) if group else []
+        findings += check_kind(kind, group, context)
+    for kind in machine:
+        findings += check_kind(kind, [], context)
     return findings
 
 

@@ -113,6 +113,49 @@ def test_misuse_is_said_in_one_line_with_exit_2(argv: list[str], capsys: pytest.
     assert capsys.readouterr().err.startswith("verldoctor: ")
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("fspd run.sh", "fspd is no kind of check and no path that is there; did you mean fsdp?"),
+        ("evn", "evn is no kind of check and no path that is there; did you mean env?"),
+        ("env hots", "hots is no kind of check and no path that is there; did you mean host?"),
+        ("fsdp modle run.sh", "modle is no kind of check and no path that is there; did you mean model?"),
+        ("doctor", f"doctor is no kind of check and no path that is there; kinds: all, {', '.join(cli.KINDS)}"),
+    ],
+)
+def test_a_kind_that_is_none_is_said_and_nothing_else(
+    words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.sh").write_text("true")
+    assert cli.main(words.split()) == 2
+    assert capsys.readouterr() == ("", f"verldoctor: {said}\n")
+
+
+def test_what_is_there_or_can_only_be_a_path_is_no_wrong_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("models").mkdir()
+    Path("hots").symlink_to("gone")
+    put_check(monkeypatch, lambda paths, context: [])
+    for words in (["models"], ["hots"], ["./evn"], ["env.txt"], ["fsdp", "training"], ["fsdp", "~critic"]):
+        cli.main(words)
+        said = capsys.readouterr()
+        assert (bool(said.out), said.err) == (True, "")
+
+
+def test_findings_on_what_was_named_come_before_those_on_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("trainer: {nnodes: 1}")
+    put_check(monkeypatch, lambda paths, context: [finding("warn", str(paths[0]) if paths else "machine")])
+    for words in ([str(file)], ["host", "fsdp", str(file)]):
+        cli.main([*words, "--json"])
+        assert [f["subject"] for f in json.loads(capsys.readouterr().out)] == [str(file), "machine"]
+
+
 def test_unknown_options_are_refused_without_echoing_escapes(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         cli.main(["--nosuch\x1b[31m"])
@@ -204,7 +247,7 @@ def test_all_sorts_paths_and_adds_env_and_host(monkeypatch: pytest.MonkeyPatch, 
     for name in ("a.yaml", "b.parquet"):
         (tmp_path / name).write_text("")
     assert run.check_all(["all"], [tmp_path / "a.yaml", tmp_path / "b.parquet"], context.Context()) == []
-    assert called == [("env", 0), ("host", 0), ("fsdp", 1), ("data", 1)]
+    assert called == [("fsdp", 1), ("data", 1), ("env", 0), ("host", 0)]
     called.clear()
     run.check_all(["env", "host"], [], context.Context())
     assert called == [("env", 0), ("host", 0)]
