@@ -53,14 +53,14 @@ class _RefusedError(ValueError):
 
 
 def fix(path: Path, out: Path) -> Report:
-    """Writes the rows of `path` to `out` in verl's format: Parquet where pyarrow is present, else JSONL.
+    """Writes the rows of `path` to `out` in verl's format: Parquet, or JSONL where `out` is named so.
 
+    Without pyarrow a name that promises nothing gets JSONL, and one of Parquet is refused.
     The input is never touched, the output appears whole or not at all. A full list of dropped lines stands beside it.
     """
     report = Report()
     try:
-        out, as_parquet = _target(path, out)
-        _write(path, out, report, as_parquet=as_parquet)
+        _write(path, out, report, as_parquet=_as_parquet(path, out))
     except _RefusedError as error:
         why, what = error.args
         report.findings = [found("data", "DATA-FIX-REFUSED", safe(path), measured=safe(why), right=safe(what))]
@@ -71,13 +71,12 @@ def fix(path: Path, out: Path) -> Report:
     return report
 
 
-def _target(path: Path, out: Path) -> tuple[Path, bool]:
-    """Where to write, and whether as Parquet."""
-    as_parquet = has_pyarrow()
-    if not as_parquet and out.suffix == ".parquet":
-        out = out.with_suffix(".jsonl")
-    elif as_parquet and out.suffix in (".jsonl", ".ndjson"):
-        as_parquet = False  # asked for by name
+def _as_parquet(path: Path, out: Path) -> bool:
+    """Whether to write `out` as Parquet; refuses what cannot be written, before any work."""
+    suffix = out.suffix.lower()
+    if not has_pyarrow() and suffix in (".parquet", ".pq"):
+        what = f"--fix {out.with_suffix('.jsonl')}, or the same command in the image, which has pyarrow"
+        raise _RefusedError("writing parquet needs pyarrow, which is not here", what)
     if not path.is_file():
         raise _RefusedError("the input is not a regular file", "name one parquet or JSONL file")
     for place in (out, _dropped_file(out)):
@@ -85,7 +84,7 @@ def _target(path: Path, out: Path) -> tuple[Path, bool]:
             raise _RefusedError("the output is a directory or device", "name a new file")
         if _same(path, place):
             raise _RefusedError("the output is the input itself, or a link to it", "name another file")
-    return out, as_parquet
+    return has_pyarrow() and suffix not in (".jsonl", ".ndjson")
 
 
 def _same(path: Path, place: Path) -> bool:

@@ -142,13 +142,23 @@ def test_a_failing_write_leaves_nothing(tmp_path, monkeypatch):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in.jsonl"]
 
 
+@pytest.mark.parametrize("name", ["out.parquet", "out.PARQUET", "out.pq"])
+def test_without_pyarrow_no_parquet_is_promised(tmp_path, monkeypatch, name):
+    """Before any work, and nothing of another name is written in its place."""
+    path = write(tmp_path, {"question": "q", "answer": "a"})
+    monkeypatch.setattr(data_fix, "_write", lambda *_, **__: pytest.fail("it began"))
+    (refused,) = data.fix(path, tmp_path / name).findings
+    assert (refused.code, refused.severity) == ("DATA-FIX-REFUSED", "fail")
+    assert "needs pyarrow" in refused.message
+    assert refused.fix == f"--fix {tmp_path}/out.jsonl, or the same command in the image, which has pyarrow"
+    assert [p.name for p in tmp_path.iterdir()] == ["in.jsonl"]
+
+
 def test_without_pyarrow_it_says_so(tmp_path):
     path = write(tmp_path, {"question": "q", "answer": "a"})
-    report = data.fix(path, tmp_path / "out.parquet")
-    assert (tmp_path / "out.jsonl").exists()
-    assert not (tmp_path / "out.parquet").exists()
+    report = data.fix(path, tmp_path / "out")
     assert {"DATA-FIX-JSONL"} <= {f.code for f in report.findings}
-    assert "as JSONL" in str(report)
+    assert f"{tmp_path}/out as JSONL" in str(report)
     parquet = write(tmp_path, b"PAR1xxxx", name="a.parquet")
     assert "needs pyarrow" in data.fix(parquet, tmp_path / "b.jsonl").findings[0].message
 
