@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 USAGE = 2  # a usage error, too, is "cannot tell"
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+_PACKAGES = ("torch", "transformers", "verl")  # whose versions decide which rules hold; Context.stack has them always
+_OF_NO_VERSION = {"host", "explain"}
 _EPILOG = """\
 kinds that need no PATH look at this machine: env, host, devices.
 `all PATH...` (or just PATH...) sorts each path by what it is; env and host of this machine follow.
@@ -86,8 +88,9 @@ def _answer(arguments: argparse.Namespace) -> tuple[int, str]:
         return 0, live_dump(kinds[0], context)
     if arguments.fix is not None:
         findings, lines = fix_data(paths[0], arguments.fix)
-        return _rendered(findings, lines, as_list=arguments.json)
-    return _rendered(_findings(kinds, paths, context), [], as_list=arguments.json)
+        return _rendered(findings, lines, "", as_list=arguments.json)
+    versions = _assumed(context) if paths and not set(kinds) <= _OF_NO_VERSION else ""
+    return _rendered(_findings(kinds, paths, context), [], versions, as_list=arguments.json)
 
 
 def split_words(words: Sequence[str]) -> tuple[list[str], list[Path]]:
@@ -136,9 +139,16 @@ def _findings(kinds: list[str], paths: list[Path], context: Context) -> list[Fin
     return check_all(kinds, paths, context)
 
 
-def _rendered(findings: list[Finding], lines: Iterable[str], *, as_list: bool) -> tuple[int, str]:
+def _assumed(context: Context) -> str:
+    """The versions that rules were held to, where no image says them."""
+    return "" if context.image else ", ".join(f"{name} {context.stack[name]}" for name in _PACKAGES)
+
+
+def _rendered(findings: list[Finding], lines: Iterable[str], versions: str, *, as_list: bool) -> tuple[int, str]:
     unique = list(dict.fromkeys(findings))
-    return exit_code(unique), as_json(unique) if as_list else "".join(f"{line}\n" for line in lines) + as_text(unique)
+    if as_list:
+        return exit_code(unique), as_json(unique)
+    return exit_code(unique), "".join(f"{line}\n" for line in lines) + as_text(unique, versions)
 
 
 def _write(text: str, code: int) -> int:

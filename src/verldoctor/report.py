@@ -27,10 +27,10 @@ def as_json(findings: Sequence[Finding]) -> str:
     return json.dumps([asdict(finding) for finding in findings], indent=2) + "\n"
 
 
-def as_text(findings: Sequence[Finding]) -> str:
-    """One block for each finding, then a line with the counts."""
+def as_text(findings: Sequence[Finding], versions: str = "") -> str:
+    """One block for each finding, then a line with the counts, and `versions` that were assumed where that is all."""
     blocks = [_block(finding) for finding in findings]
-    return "\n".join([*blocks, _closing(findings)])
+    return "\n".join([*blocks, _closing(findings, versions)])
 
 
 def _block(finding: Finding) -> str:
@@ -47,8 +47,9 @@ def _block(finding: Finding) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _closing(findings: Sequence[Finding]) -> str:
+def _closing(findings: Sequence[Finding], versions: str) -> str:
     counts = [sum(finding.severity == name for finding in findings) for name in ("fail", "warn", "unknown")]
     verdict = ("nothing found", "will break", "cannot tell")[exit_code(findings)] if findings else "nothing found"
     verdict = "goes, except for what the warnings name" if counts[1] and exit_code(findings) == 0 else verdict
+    verdict += f" (judged for {safe(versions, _LINE)})" if versions and verdict == "nothing found" else ""
     return f"verldoctor: {counts[0]} fail, {counts[1]} warn, {counts[2]} unknown: {verdict}\n"

@@ -156,6 +156,42 @@ def test_findings_on_what_was_named_come_before_those_on_the_machine(
         assert [f["subject"] for f in json.loads(capsys.readouterr().out)] == [str(file), "machine"]
 
 
+DEFAULT = "torch 2.3.1+cu121, transformers 4.41.2, verl 0.2.0.post2"
+
+
+@pytest.mark.parametrize(
+    ("words", "found", "image", "told"),
+    [
+        (["fsdp", "run.yaml"], [], None, f"nothing found (judged for {DEFAULT})"),
+        (["run.yaml"], [finding("note")], None, f"nothing found (judged for {DEFAULT})"),
+        (
+            ["fsdp", "run.yaml"],
+            [finding("warn")],
+            None,
+            "goes, except for what the warnings name",
+        ),  # findings name the versions that they are about
+        (["fsdp", "run.yaml"], [], Image(name="cu121"), "nothing found"),
+        (["host", "run.yaml"], [], None, "nothing found"),  # no version of these matters there
+        (["env", "host"], [], None, "nothing found"),
+    ],
+)
+def test_outside_an_image_nothing_found_says_for_which_versions(
+    words: list[str],
+    found: list[Finding],
+    image: Image | None,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.yaml").write_text("trainer: {nnodes: 1}")
+    put_check(monkeypatch, lambda paths, context: found)
+    monkeypatch.setattr(context, "here", lambda **_: context.Context(env={}, image=image))
+    assert cli.main(words) == 0
+    assert capsys.readouterr().out.splitlines()[-1].partition("unknown: ")[2] == told
+
+
 def test_unknown_options_are_refused_without_echoing_escapes(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         cli.main(["--nosuch\x1b[31m"])
