@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from verldoctor.fsdp_training import Training
 
 _ACTOR = "actor_rollout_ref"
+_ROLLOUT_NAME, _ROLLOUT_COUNT = f"{_ACTOR}.rollout.name", f"{_ACTOR}.rollout.n"
 _ROLES = {_ACTOR: f"{_ACTOR}.model", "critic": "critic.model", "reward_model": "reward_model.model"}
 _PADDING_TYPES = {"llama", "mistral", "gemma", "qwen2"}  # verl/models/registry.py, v0.2.0.post2
 _ULYSSES_TYPES = {"llama", "qwen2"}  # verl/models/transformers/monkey_patch.py, v0.2.0.post2
@@ -66,9 +67,16 @@ def _critic(training: Training) -> Iterator[Finding]:
     known = has("token_classification", kind, training.stack) if kind else None
     since = brought_by("token_classification", kind) if kind else None
     if known is False:
-        yield from training.say("FSDP-CRITIC", key, family=kind, since=_later(since), right="grpo")
+        yield from training.say("FSDP-CRITIC", key, family=kind, since=_later(since), **_without_critic(training))
     elif known is None:
-        yield from training.say("FSDP-CRITIC-UNSURE", key, right="grpo")
+        yield from training.say("FSDP-CRITIC-UNSURE", key, **_without_critic(training))
+
+
+def _without_critic(training: Training) -> dict[str, str]:
+    """The estimator that does without a critic and has a baseline all the same: grpo's is the mean of its group."""
+    groups = training.get(_ROLLOUT_NAME) != "hf" and (training.number(_ROLLOUT_COUNT) or 1) > 1
+    why = "   (grpo has no baseline where each prompt has one response, as with the hf rollout)"
+    return {"right": "grpo", "note": ""} if groups else {"right": "reinforce_plus_plus", "note": why}
 
 
 def _later(since: str | None) -> str:
@@ -129,10 +137,12 @@ def _shuffle(training: Training) -> Iterator[Finding]:
 
 
 def _rollout(training: Training) -> Iterator[Finding]:
-    key, count = f"{_ACTOR}.rollout.name", training.number(f"{_ACTOR}.rollout.n") or 1
+    key, count = _ROLLOUT_NAME, training.number(_ROLLOUT_COUNT) or 1
     name = training.get(key)
     if name == "hf" and count > 1:
-        yield from training.say("FSDP-ROLLOUT-N", f"{_ACTOR}.rollout.n", right=1)
+        alone = training.get("algorithm.adv_estimator") == "grpo"  # without a group there is no baseline
+        also = ", and algorithm.adv_estimator: reinforce_plus_plus" if alone else ""
+        yield from training.say("FSDP-ROLLOUT-N", _ROLLOUT_COUNT, right=1, also=also)
     elif name == "vllm":
         yield from _vllm(training, key)
     elif name != "hf":

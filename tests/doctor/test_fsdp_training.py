@@ -247,6 +247,35 @@ def test_what_the_default_pins_cannot_do_goes_on_the_second_stack(tmp_path: Path
     assert judged(tmp_path, asked, VLLM) == []
 
 
+@pytest.mark.parametrize(
+    ("asked", "stack", "right"),
+    [
+        ({f"{R}.n": 4}, CU121, "reinforce_plus_plus"),  # hf ignores n
+        ({f"{R}.n": 1}, CU121, "reinforce_plus_plus"),
+        ({**V, f"{R}.n": 1}, {**VLLM, "transformers": "4.41.2"}, "reinforce_plus_plus"),
+        ({**V, f"{R}.n": 4}, {**VLLM, "transformers": "4.41.2"}, "grpo"),
+    ],
+)
+@pytest.mark.parametrize("model", ["tiny-llama", "x"])
+def test_no_advice_leads_to_groups_of_one(
+    tmp_path: Path, asked: dict[str, object], stack: dict[str, str], right: str, model: str
+) -> None:
+    """Verl takes a lone response's score for its advantage: grpo then has no baseline."""
+    run = {**RUNS, **asked, "algorithm.adv_estimator": "gae", "actor_rollout_ref.model.path": model}
+    (finding,) = [f for f in judged(tmp_path, run, stack) if f.code.startswith("FSDP-CRITIC")]
+    assert finding.right == right
+    assert finding.fix.startswith(f"algorithm.adv_estimator: {right}")
+    assert ("no baseline" in finding.fix) == (right != "grpo")
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "remax"])
+def test_one_response_each_is_no_advice_for_grpo_alone(tmp_path: Path, estimator: str) -> None:
+    asked = {**RUNS, f"{R}.n": 4, "algorithm.adv_estimator": estimator}
+    (finding,) = [f for f in judged(tmp_path, asked, CU121) if f.code == "FSDP-ROLLOUT-N"]
+    assert finding.fix.startswith(f"{R}.n: 1")
+    assert ("algorithm.adv_estimator: reinforce_plus_plus" in finding.fix) == (estimator == "grpo")
+
+
 def test_rules_about_verl_0_2_are_silent_on_a_verl_that_nobody_read(tmp_path: Path) -> None:
     asked = {
         **RUNS,
