@@ -1,11 +1,15 @@
 """Settings for every test: hypothesis without deadlines (a busy machine is no bug), and the same examples each time."""
 
+import signal
 import sys
 from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, settings
 
 sys.path.insert(0, str(Path(__file__).parent))  # `from support.wheels import Wheel`, whatever pytest's import mode
+
+# A shell without job control starts `make test &` with SIGINT ignored, and what tests start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "verlstack",
