@@ -8,8 +8,9 @@ from hypothesis import HealthCheck, Phase, settings
 
 sys.path.insert(0, str(Path(__file__).parent))  # `from support.wheels import Wheel`, whatever pytest's import mode
 
-# A shell without job control starts `make test &` with SIGINT ignored, and what tests start would inherit that.
+# A shell without job control starts `make test &` with these ignored, and what tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 settings.register_profile(
     "verlstack",
