@@ -52,14 +52,19 @@ def blobs(layout):
 
 
 def test_the_digest_is_the_same_elsewhere_from_cold_layers(first, tmp_path_factory):
-    """Another checkout, HOME, time zone, language, hash seed and number of workers; only the wheels are shared."""
+    """Another checkout, HOME, time zone, language, hash seed and number of workers; wheels and base are shared.
+
+    The mirror may have got a new package meanwhile; test_debian_base.py bootstraps twice in a row.
+    """
     there = tmp_path_factory.mktemp("elsewhere") / "another checkout"
     there.mkdir()
     for name in ("constraints", "smoke_tests", "src/verldoctor"):
         shutil.copytree(ROOT / name, there / name)
     old, new = Cache.from_environment(os.environ).root, there / "cache"
     new.mkdir()
-    shutil.copytree(old / "files", new / "files", copy_function=os.link if same_disk(old, there) else shutil.copy2)
+    copy = os.link if same_disk(old, there) else shutil.copy2
+    for name in ("files", "bases"):
+        shutil.copytree(old / name, new / name, copy_function=copy)
     sets = {
         "HOME": str(there),
         "TZ": "Pacific/Kiritimati",
