@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from support import debian_programs
+from support.gitcommand import git
 from support.real_registry import LOGIN, Real
 from support.signatures import pair
 
@@ -184,12 +185,6 @@ def test_the_workflows_token_goes_to_github_alone(tmp_path, host, password, sent
 
 
 # -- what becomes a pull request or an issue; `gh` is played, git is real
-
-
-def git(root, *words):
-    who = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
-    done = subprocess.run(["git", *who, *words], cwd=root, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
 
 
 @pytest.fixture

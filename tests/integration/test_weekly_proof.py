@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from support.gitcommand import git
+
 SCRIPT = Path(__file__).parents[2] / ".github" / "reproduce.sh"
 # Stands for the project's own: the tool is the one under test, with the tiny stack's surroundings
 MAKEFILE = """\
@@ -18,12 +20,6 @@ tools host-tools:
 	@printf '#!/bin/sh\\nexec {words} "$$@" --constraints constraints --python-tree {tree}\\n' > .venv/bin/verlstack
 	@chmod +x .venv/bin/verlstack
 """
-
-
-def git(root, *words):
-    who = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
-    done = subprocess.run(["git", *who, *words], cwd=root, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
 
 
 @pytest.fixture
