@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from verlstack import canonical, images, oci, provenance, upload
-from verlstack.errors import FetchError, UsageError
+from verlstack import artifact, canonical, images, oci, provenance, upload
+from verlstack.errors import UsageError
 from verlstack.sbom import cyclonedx, make, spdx
-from verlstack.signing import claims, sign
+from verlstack.signing import claims
 from verlstack.signing.verify import TYPES
 from verlstack.smoke import said
 
@@ -20,13 +20,11 @@ if TYPE_CHECKING:
     from verlstack.base.reference import Reference
     from verlstack.provenance import Run
     from verlstack.sbom.inventory import Inventory
-    from verlstack.signing.keys import PrivateKey
+    from verlstack.signing.signer import Signer
     from verlstack.workshop import Workshop
 
 IN_TOTO = "application/vnd.in-toto+json"
 SMOKE = "application/vnd.verlstack.smoke.v1+json"
-_EMPTY = b"{}"
-_EMPTY_TYPE = "application/vnd.oci.empty.v1+json"  # image-spec 1.1, "guidance for an empty descriptor"
 _MOST_REPORT = 4 << 20  # bytes, what a registry must take of a manifest; a report of two hosts has 100 kB
 
 
@@ -55,7 +53,7 @@ class Report:
 
     Attributes:
         attached: name → digest of the manifest that refers to the image.
-        signed: `sha256:…` of the key that signed all of them, or None.
+        signed: who signed all of them: `sha256:…` of a key, or an identity; or None.
         smoke: what the attached smoke report says was run; None where none was attached.
     """
 
@@ -73,7 +71,7 @@ def attest(
     *,
     run: Run,
     smoke: Path | None = None,
-    key: PrivateKey | None = None,
+    signer: Signer | None = None,
 ) -> Report:
     """Attach SBOMs, provenance and the smoke report to an image that a registry has; its digest stays what it is.
 
@@ -83,7 +81,7 @@ def attest(
         shop: the surroundings.
         run: what the builder says of itself.
         smoke: folder of the report of `verlstack smoke`, or its `smoke.json`.
-        key: signs every document as an in-toto statement, too.
+        signer: signs every document as an in-toto statement, too.
 
     Raises:
         LockError, ProofError: the image is not what its lock says.
@@ -99,12 +97,16 @@ def attest(
         tests = said.line(report.predicate)
     ref = dataclasses.replace(ref, digest=digest)
     with upload.writer(ref, shop.env) as writer, tempfile.TemporaryDirectory(prefix="verlstack-") as folder:
-        described = _subject(writer, digest)
-        attached = {one.name: _attach(writer, one, described, found.created, Path(folder)) for one in made}
-        if key:
-            sign.attest(writer, key, {one.kind: one.predicate for one in made})
+        about = artifact.subject(writer)
+        attached = {}
+        for one in made:
+            notes = {artifact.CREATED: found.created, claims.PREDICATE: one.kind}
+            attached[one.name] = artifact.attach(
+                writer, one.data, one.media_type, about, Path(folder), notes=notes, title=one.name
+            )
+        done = signer.attest(writer, {one.kind: one.predicate for one in made}) if signer else None
     name = f"{ref.host}/{ref.repository}@{digest}"
-    signed = key.public.id if key else None
+    signed = done.by if done else None
     return Report(reference=name, digest=digest, attached=attached, signed=signed, smoke=tests)
 
 
@@ -151,35 +153,3 @@ def smoke_report(path: Path, digest: str) -> Document:
 def _no_number(text: str) -> None:
     """Refuse what Python reads and JSON does not know."""
     raise ValueError(text)
-
-
-def _subject(writer: upload.Writer, digest: str) -> dict[str, Any]:
-    try:
-        data = writer.raw("manifests", digest)
-    except FetchError as e:
-        ref = writer.reference
-        todo = f"run `verlstack publish STACK {ref.host}/{ref.repository}` first"
-        raise FetchError(f"the registry does not give this image: {e.what}", where=e.where, todo=todo) from e
-    return {"digest": digest, "mediaType": oci.MANIFEST, "size": len(data)}
-
-
-def _attach(writer: upload.Writer, one: Document, subject: dict[str, Any], created: str, folder: Path) -> str:
-    """One document as an artifact that refers to the image; the same document again is the same artifact."""
-    writer.push_bytes(_EMPTY, folder)
-    writer.push_bytes(one.data, folder)
-    layer = {
-        "annotations": {"org.opencontainers.image.title": one.name},
-        "digest": oci.digest(one.data),
-        "mediaType": one.media_type,
-        "size": len(one.data),
-    }
-    manifest = {
-        "annotations": {"org.opencontainers.image.created": created, claims.PREDICATE: one.kind},
-        "artifactType": one.media_type,
-        "config": {"digest": oci.digest(_EMPTY), "mediaType": _EMPTY_TYPE, "size": len(_EMPTY)},
-        "layers": [layer],
-        "mediaType": oci.MANIFEST,
-        "schemaVersion": 2,
-        "subject": subject,
-    }
-    return writer.attach(canonical.dumps(manifest))

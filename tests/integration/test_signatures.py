@@ -124,7 +124,7 @@ def test_what_is_attached_leaves_the_digest_as_it_is(image, cosign, around, monk
     key = attest_key(cosign)
     report = {"image": f"tiny@{image.digest}", "ok": True}
     (tmp_path / "smoke.json").write_text(json.dumps(report))
-    how = {"run": provenance.Run(), "smoke": tmp_path, "key": key}
+    how = {"run": provenance.Run(), "smoke": tmp_path, "signer": key}
     done = attest.attest(image.folder, image.ref, around, **how)
     again = attest.attest(image.folder, image.ref, around, **how)
     assert done == again, "the same documents are the same artifacts"
@@ -143,9 +143,9 @@ def test_what_is_attached_leaves_the_digest_as_it_is(image, cosign, around, monk
 
 
 def attest_key(cosign):
-    from verlstack.signing import keys
+    from verlstack.signing import keys, sign
 
-    return keys.private(cosign.key, PASSWORD.encode)
+    return sign.Keyed(keys.private(cosign.key, PASSWORD.encode))
 
 
 def test_an_image_that_is_not_there_or_not_what_its_lock_says(host, around, monkeypatch, tmp_path):

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from verlstack import oci
 from verlstack.errors import FetchError
 from verlstack.signing import claims, keys
+from verlstack.signing import verify as verifying
 
 NAME = "reg.invalid/team/verl"
 DIGEST = f"sha256:{'a' * 64}"
@@ -34,6 +35,11 @@ def loaded(folder, name):
     """(private, public) keys."""
     private, public = pair(folder, name)
     return keys.private(private, lambda: b""), keys.public(public)
+
+
+def verify(store, known, **how):
+    """What `verlstack verify` finds with these keys."""
+    return verifying.verify(store, verifying.Wanted(keys=tuple(known)), **how)
 
 
 @dataclass

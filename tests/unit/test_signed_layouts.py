@@ -11,11 +11,10 @@ import tarfile
 import pytest
 
 from support import layouts
-from support.signatures import Memory, loaded
+from support.signatures import Memory, loaded, verify
 from verlstack import oci
 from verlstack.errors import SignatureError, UsageError
 from verlstack.signing import stores
-from verlstack.signing.verify import verify
 
 
 @pytest.fixture

@@ -11,12 +11,11 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from nacl.secret import SecretBox
 
 from support import smoke_report
-from support.signatures import DIGEST, NAME, OTHER, Memory, loaded, pair
+from support.signatures import DIGEST, NAME, OTHER, Memory, loaded, pair, verify
 from verlstack import oci
 from verlstack.base.transport import MAX_DOCUMENT
 from verlstack.errors import SignatureError, UsageError
 from verlstack.signing import claims, keys
-from verlstack.signing.verify import verify
 
 CYCLONEDX = "https://cyclonedx.org/bom"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from verlstack import canonical, told
 from verlstack.cli.common import dist, surroundings
 from verlstack.cli.sbom import IMAGE, layout
-from verlstack.cli.sign import password
+from verlstack.cli.sign import add_signer, signer
 
 if TYPE_CHECKING:
     import argparse
@@ -22,7 +22,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser], common:
     verb.add_argument("image", metavar="IMAGE", help=IMAGE)
     verb.add_argument("place", metavar="HOST/REPOSITORY", help="where `verlstack publish` put it")
     verb.add_argument("--smoke", type=Path, metavar="DIR", help="report of `verlstack smoke --report DIR`")
-    verb.add_argument("--key", type=Path, metavar="FILE", help="private key: sign each of them, as cosign does")
+    add_signer(verb, required=False)
     verb.add_argument("--builder", metavar="URI", help="address that names who built the image, for its provenance")
     verb.add_argument("--invocation", metavar="ID", help="the run that built it, as the CI server calls it")
     verb.add_argument("--started", metavar="TIME", help="when that run began, as 2026-11-30T12:00:00Z")
@@ -33,14 +33,13 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser], common:
 
 def _attest(arguments: argparse.Namespace) -> int:
     from verlstack import attest, provenance, publish  # noqa: PLC0415
-    from verlstack.signing import keys  # noqa: PLC0415
 
     ref = publish.destination(arguments.place, insecure=arguments.insecure)
     run = provenance.told(arguments.builder, arguments.invocation, arguments.started)
-    key = keys.private(arguments.key, password) if arguments.key else None
+    who = signer(arguments)
     with surroundings(arguments, arguments.image) as shop:
         folder = layout(arguments.image, dist(arguments, shop))
-        done = attest.attest(folder, ref, shop, run=run, smoke=arguments.smoke, key=key)
+        done = attest.attest(folder, ref, shop, run=run, smoke=arguments.smoke, signer=who)
     if arguments.json:
         print(canonical.dumps(done).decode())
         return 0
@@ -49,5 +48,5 @@ def _attest(arguments: argparse.Namespace) -> int:
         print(f"  {digest}  {name}")
     if done.smoke:
         print(f"smoke tests: {told.escaped(done.smoke)}")
-    print(f"signed by {done.signed}" if done.signed else "not signed: give --key")
+    print(told.escaped(f"signed by {done.signed}" if done.signed else "not signed: give --key or --keyless"))
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from verlstack import canonical
 
@@ -18,10 +18,23 @@ SIMPLE = "application/vnd.dev.cosign.simplesigning.v1+json"  # media type of a c
 DSSE = "application/vnd.dsse.envelope.v1+json"
 NOTE = "dev.cosignproject.cosign/signature"  # annotation with the signature of a claim
 PREDICATE = "predicateType"  # annotation of an envelope; for people, the envelope itself decides
+SIGNATURE = "https://sigstore.dev/cosign/sign/v1"  # type of the predicate with which cosign 3 signs an image
 _KIND = "cosign container image signature"
-_IN_TOTO = "application/vnd.in-toto+json"
+IN_TOTO = "application/vnd.in-toto+json"
 STATEMENT = "https://in-toto.io/Statement/v1"
 _STATEMENTS = {STATEMENT, "https://in-toto.io/Statement/v0.1"}  # cosign 2.5 writes the older
+
+
+class Signatory(Protocol):
+    """Whose signatures count: a public key, or an identity."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+
+    @property
+    def id(self) -> str:
+        """Two with one id are one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,13 +42,15 @@ class Judged:
     """What one signed thing turned out to be.
 
     Attributes:
-        signers: the keys that signed it; none where it does not count.
-        name: the repository that a claim calls the image, or the type of an attestation's predicate.
+        signers: who signed it, of those who count; none where it does not count.
+        kind: the type of an attestation's predicate; `SIGNATURE` of what only says that the image is signed.
+        name: the repository that it calls the image; empty where it calls it nothing.
         why_not: why it does not count, or None.
         predicate: of an attestation.
     """
 
-    signers: tuple[PublicKey, ...] = ()
+    signers: tuple[Signatory, ...] = ()
+    kind: str = SIGNATURE
     name: str = ""
     why_not: str | None = None
     predicate: Any = None
@@ -53,7 +68,7 @@ def claim(name: str, digest: str) -> bytes:
     return canonical.dumps({"critical": critical, "optional": None})
 
 
-def judge_claim(data: bytes, signature: str, keys: Sequence[PublicKey], digest: str, name: str | None) -> Judged:
+def judge_claim(data: bytes, signature: str, keys: Sequence[PublicKey], digest: str) -> Judged:
     """Whether a claim is about this image, and who signed it.
 
     Args:
@@ -61,7 +76,6 @@ def judge_claim(data: bytes, signature: str, keys: Sequence[PublicKey], digest: 
         signature: of it, base64.
         keys: whose signatures count.
         digest: of the image that is verified.
-        name: the repository that the claim must name, or None for any.
     """
     signers = _signers(data, signature, keys)
     if not signers:
@@ -76,8 +90,6 @@ def judge_claim(data: bytes, signature: str, keys: Sequence[PublicKey], digest: 
         return Judged(why_not="signed, but no claim about an image")
     if about != digest:
         return Judged(why_not=f"signed, but for another image: {about}")
-    if name is not None and called != name:
-        return Judged(why_not=f"signed, but as {called}, not as {name}")
     return Judged(signers=signers, name=called)
 
 
@@ -92,7 +104,7 @@ def envelope(payload: bytes, key: PrivateKey) -> bytes:
     signature = base64.b64encode(key.sign(_authenticated(payload))).decode()
     rows = [{"keyid": "", "sig": signature}]
     text = base64.b64encode(payload).decode()
-    return canonical.dumps({"payload": text, "payloadType": _IN_TOTO, "signatures": rows})
+    return canonical.dumps({"payload": text, "payloadType": IN_TOTO, "signatures": rows})
 
 
 def payload_of(data: bytes) -> bytes | None:
@@ -111,22 +123,28 @@ def judge_envelope(data: bytes, keys: Sequence[PublicKey], digest: str) -> Judge
     except (ValueError, KeyError, TypeError, RecursionError):
         return Judged(why_not="no DSSE envelope")
     payload = payload_of(data)
-    if kind != _IN_TOTO or payload is None:
+    if kind != IN_TOTO or payload is None:
         return Judged(why_not="no in-toto statement in a DSSE envelope")
     found = {x.id: x for row in rows for x in _signers(_authenticated(payload), row, keys)}
     if not found:
         return Judged(why_not="signed with none of these keys")
+    return judge_statement(payload, tuple(found.values()), digest)
+
+
+def judge_statement(payload: bytes, signers: tuple[Signatory, ...], digest: str) -> Judged:
+    """Whether an in-toto statement is about this image; who signed it is known."""
     try:
         document = json.loads(payload)
-        about = [x["digest"].get("sha256") for x in document["subject"]]
-        known, predicate_type = document["_type"] in _STATEMENTS, document["predicateType"]
+        about = {x["digest"].get("sha256"): str(x.get("name") or "") for x in document["subject"]}
+        known, kind = document["_type"] in _STATEMENTS, document["predicateType"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        known, about, predicate_type = False, [], None
-    if not known or not isinstance(predicate_type, str):
+        known, about, kind = False, {}, None
+    if not known or not isinstance(kind, str):
         return Judged(why_not="signed, but no in-toto statement")
-    if digest.removeprefix("sha256:") not in about:
+    name = about.get(digest.removeprefix("sha256:"))
+    if name is None:
         return Judged(why_not=f"signed, but for another image: {', '.join(map(str, about))[:200]}")
-    return Judged(signers=tuple(found.values()), name=predicate_type, predicate=document.get("predicate"))
+    return Judged(signers=signers, kind=kind, name=name, predicate=document.get("predicate"))
 
 
 def _signers(data: bytes, signature: str, keys: Sequence[PublicKey]) -> tuple[PublicKey, ...]:
@@ -139,5 +157,5 @@ def _signers(data: bytes, signature: str, keys: Sequence[PublicKey]) -> tuple[Pu
 
 def _authenticated(payload: bytes) -> bytes:
     """What of an envelope is signed: DSSE's pre-authentication encoding."""
-    kind = _IN_TOTO.encode()
+    kind = IN_TOTO.encode()
     return b" ".join((b"DSSEv1", str(len(kind)).encode(), kind, str(len(payload)).encode(), payload))

@@ -1,4 +1,4 @@
-"""`verlstack sign`: a signature or attestation more in cosign's place beside an image in a registry."""
+"""`verlstack sign` with a key: a signature or attestation more in cosign's place beside an image in a registry."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from verlstack import canonical, oci
 from verlstack.base import registry
 from verlstack.errors import HashMismatchError, SignatureError
 from verlstack.signing import claims
+from verlstack.signing.signer import Signed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,28 +40,29 @@ class Layer:
         return {"annotations": self.notes, "digest": digest, "mediaType": self.media_type, "size": size}
 
 
-def image(writer: Writer, key: PrivateKey) -> bool:
-    """Sign the image that a writer's reference names; True if the key had not signed it before.
+@dataclass(frozen=True)
+class Keyed:
+    """Who has a key."""
 
-    Raises:
-        FetchError: the registry has no such image, or refuses.
-        HashMismatchError: somebody else writes to the same tag again and again.
-    """
-    digest, name = writer.reference.digest, f"{writer.reference.host}/{writer.reference.repository}"
-    writer.raw("manifests", digest)  # there must be something to sign
-    data = claims.claim(name, digest)
-    note = {claims.NOTE: base64.b64encode(key.sign(data)).decode()}
-    return _append(writer, "sig", [Layer(data=data, media_type=claims.SIMPLE, notes=note)], key)
+    key: PrivateKey
 
+    def image(self, writer: Writer) -> Signed:
+        """As of `signer.Signer`."""
+        digest, name = writer.reference.digest, f"{writer.reference.host}/{writer.reference.repository}"
+        writer.raw("manifests", digest)  # there must be something to sign
+        data = claims.claim(name, digest)
+        note = {claims.NOTE: base64.b64encode(self.key.sign(data)).decode()}
+        layer = Layer(data=data, media_type=claims.SIMPLE, notes=note)
+        return Signed(by=self.key.public.id, new=_append(writer, "sig", [layer], self.key))
 
-def attest(writer: Writer, key: PrivateKey, predicates: dict[str, Any]) -> bool:
-    """Sign statements about the image, by type of their predicate; raises and returns as `image`."""
-    digest, name = writer.reference.digest, f"{writer.reference.host}/{writer.reference.repository}"
-    layers = []
-    for kind, predicate in predicates.items():
-        data = claims.envelope(claims.statement(name, digest, kind, predicate), key)
-        layers.append(Layer(data=data, media_type=claims.DSSE, notes={claims.NOTE: "", claims.PREDICATE: kind}))
-    return _append(writer, "att", layers, key)
+    def attest(self, writer: Writer, predicates: dict[str, Any]) -> Signed:
+        """As of `signer.Signer`."""
+        digest, name = writer.reference.digest, f"{writer.reference.host}/{writer.reference.repository}"
+        layers = []
+        for kind, predicate in predicates.items():
+            data = claims.envelope(claims.statement(name, digest, kind, predicate), self.key)
+            layers.append(Layer(data=data, media_type=claims.DSSE, notes={claims.NOTE: "", claims.PREDICATE: kind}))
+        return Signed(by=self.key.public.id, new=_append(writer, "att", layers, self.key))
 
 
 def _append(writer: Writer, suffix: str, layers: Sequence[Layer], key: PrivateKey) -> bool:
@@ -114,7 +116,7 @@ def _is_known(writer: Writer, one: Layer, known: Sequence[dict[str, Any]], key: 
         if one.media_type == claims.SIMPLE:
             notes = row.get("annotations") or {}
             same = row["digest"] == oci.digest(one.data)
-            if same and claims.judge_claim(one.data, str(notes.get(claims.NOTE)), keys, digest, None).signers:
+            if same and claims.judge_claim(one.data, str(notes.get(claims.NOTE)), keys, digest).signers:
                 return True
         elif (row.get("annotations") or {}).get(claims.PREDICATE) == one.notes[claims.PREDICATE]:
             data = writer.raw("blobs", row["digest"])

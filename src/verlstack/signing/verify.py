@@ -1,19 +1,23 @@
-"""`verlstack verify`: whether an image is signed by the keys that must have signed it, wherever it lies."""
+"""`verlstack verify`: whether an image is signed by those who must have signed it, wherever it lies."""
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from verlstack import oci
 from verlstack.base.transport import MAX_DOCUMENT
 from verlstack.errors import FetchError, SignatureError, UsageError
-from verlstack.signing import claims
+from verlstack.signing import bundles, claims
 from verlstack.smoke import said
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from sigstore.verify import Verifier
+
+    from verlstack.signing.bundles import Identity
     from verlstack.signing.claims import Judged
     from verlstack.signing.keys import PublicKey
     from verlstack.signing.stores import Store
@@ -35,8 +39,8 @@ class Report:
 
     Attributes:
         place: where it was looked for.
-        signed: file of a key → the names (HOST/REPOSITORY) under which its owner signed the image.
-        attested: type of a predicate → files of the keys that signed one.
+        signed: file of a key, or an identity → the names (HOST/REPOSITORY) under which its owner signed the image.
+        attested: type of a predicate → files of the keys, and identities, that signed one.
         smoke: what the signed reports of the smoke tests say was run.
         ignored: what lies there and does not count, and why.
     """
@@ -50,6 +54,26 @@ class Report:
     ignored: tuple[str, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Whose signatures count.
+
+    Attributes:
+        keys: the same key twice is one.
+        identities: who needs no key.
+        trust: what knows them; None where there are none.
+    """
+
+    keys: tuple[PublicKey, ...] = ()
+    identities: tuple[Identity, ...] = ()
+    trust: Verifier | None = None
+
+    @property
+    def all(self) -> dict[str, PublicKey | Identity]:
+        """Each of them once."""
+        return {key.id: key for key in self.keys} | {one.id: one for one in self.identities}
+
+
 @dataclass
 class _Found:
     claims: list[Judged] = field(default_factory=list)
@@ -59,7 +83,7 @@ class _Found:
 
 def verify(
     store: Store,
-    keys: Sequence[PublicKey],
+    who: Wanted,
     *,
     threshold: int | None = None,
     name: str | None = None,
@@ -69,28 +93,28 @@ def verify(
 
     Args:
         store: where it lies.
-        keys: whose signatures count; the same key twice is one.
+        who: whose signatures count.
         threshold: how many of them must have signed; all where it is None.
         name: HOST/REPOSITORY as which it must be signed; any where it is None.
-        attestations: types of predicates that as many keys must have signed, too.
+        attestations: types of predicates that as many of them must have signed, too.
 
     Raises:
         SignatureError: too few signatures, or the image is damaged.
         UsageError: a threshold that no number of signatures reaches.
         FetchError: the registry does not answer.
     """
-    known = {key.id: key for key in keys}
+    known = who.all
     wanted = len(known) if threshold is None else threshold
     if not 1 <= wanted <= len(known):
-        what = f"{wanted} of {len(known)} different keys can never have signed"
-        raise UsageError(what, where="--threshold", todo="give as many different keys as must have signed, or more")
-    found = _collect(store, tuple(known.values()), name)
+        what = f"{wanted} of {len(known)} different keys and identities can never have signed"
+        raise UsageError(what, where="--threshold", todo="give as many different ones as must have signed, or more")
+    found = _collect(store, who, name)
     signers = {x.id for one in found.claims for x in one.signers}
     if len(signers) < wanted:
         raise _too_few(store, f"{len(signers)} of the {wanted} signatures that it must have", found)
     for kind in attestations:
         full = TYPES.get(kind, kind)
-        signed = {x.id for one in found.attestations if one.name == full for x in one.signers}
+        signed = {x.id for one in found.attestations if one.kind == full for x in one.signers}
         if len(signed) < wanted:
             raise _too_few(store, f"{len(signed)} of {wanted} signed attestations of the type {kind}", found, kind)
     store.check()
@@ -99,22 +123,22 @@ def verify(
         digest=store.digest,
         threshold=wanted,
         signed={
-            key.name: tuple(sorted({one.name for one in found.claims if key in one.signers}))
-            for key in known.values()
-            if key.id in signers
+            one.name: tuple(sorted({x.name for x in found.claims if one in x.signers and x.name}))
+            for one in known.values()
+            if one.id in signers
         },
         attested={
-            kind: tuple(sorted({x.name for one in found.attestations if one.name == kind for x in one.signers}))
-            for kind in sorted({one.name for one in found.attestations})
+            kind: tuple(sorted({x.name for one in found.attestations if one.kind == kind for x in one.signers}))
+            for kind in sorted({one.kind for one in found.attestations})
         },
-        smoke=tuple(sorted({said.line(one.predicate) for one in found.attestations if one.name == TYPES["smoke"]})),
+        smoke=tuple(sorted({said.line(one.predicate) for one in found.attestations if one.kind == TYPES["smoke"]})),
         ignored=tuple(found.ignored),
     )
 
 
 def _too_few(store: Store, what: str, found: _Found, kind: str | None = None) -> SignatureError:
     """The error for too few signatures; for too few attestations of a kind, with the kinds that are there."""
-    there = sorted({one.name for one in found.attestations})
+    there = sorted({one.kind for one in found.attestations})
     names = {address: name for name, address in TYPES.items()}
     reasons = list(found.ignored[:_MOST_SHOWN])
     todo = "do not use it until its publisher has signed it, or give the publisher's key"
@@ -129,7 +153,7 @@ def _too_few(store: Store, what: str, found: _Found, kind: str | None = None) ->
     )
 
 
-def _collect(store: Store, keys: tuple[PublicKey, ...], name: str | None) -> _Found:
+def _collect(store: Store, who: Wanted, name: str | None) -> _Found:
     """Judge everything that lies about the image; what cannot be read is named, and counts for nothing."""
     found, seen = _Found(), set()
     for number, entry in enumerate(_layers(store, found)):
@@ -137,10 +161,10 @@ def _collect(store: Store, keys: tuple[PublicKey, ...], name: str | None) -> _Fo
             found.ignored.append(f"more than {_MOST} signatures; the rest was not looked at")
             break
         digest, kind = entry["digest"], entry["mediaType"]
-        signature = _note(entry) if kind == claims.SIMPLE else ""
-        if (digest, signature) in seen:
+        signature = _note(entry, claims.NOTE) if kind == claims.SIMPLE else ""
+        if (digest, kind, signature) in seen:
             continue
-        seen.add((digest, signature))
+        seen.add((digest, kind, signature))
         if entry["size"] > MAX_DOCUMENT:
             found.ignored.append(f"{digest} is longer than any signature")
             continue
@@ -149,15 +173,30 @@ def _collect(store: Store, keys: tuple[PublicKey, ...], name: str | None) -> _Fo
         except (FetchError, SignatureError) as e:
             found.ignored.append(f"{digest}: {e.what}")
             continue
-        if kind == claims.SIMPLE:
-            one = claims.judge_claim(data, signature, keys, store.digest, name)
+        one = _judged(entry, data, who, store.digest)
+        why_not = one.why_not
+        if not why_not and one.kind == claims.SIGNATURE and name not in {None, one.name}:
+            why_not = f"signed, but as {one.name or 'nothing'}, not as {name}"
+        if why_not:
+            found.ignored.append(f"{digest[:19]}… is {why_not}")
         else:
-            one = claims.judge_envelope(data, keys, store.digest)
-        if one.why_not:
-            found.ignored.append(f"{digest[:19]}… is {one.why_not}")
-        else:
-            (found.claims if kind == claims.SIMPLE else found.attestations).append(one)
+            (found.claims if one.kind == claims.SIGNATURE else found.attestations).append(one)
     return found
+
+
+def _judged(entry: dict[str, Any], data: bytes, who: Wanted, digest: str) -> Judged:
+    """What one signed thing is, by the form that its descriptor names."""
+    kind = entry["mediaType"]
+    if bundles.READ.fullmatch(kind):
+        return bundles.judge(data, who.keys, who.identities, who.trust, digest)
+    if kind == claims.SIMPLE:
+        one = claims.judge_claim(data, _note(entry, claims.NOTE), who.keys, digest)
+    else:
+        one = claims.judge_envelope(data, who.keys, digest)
+    if one.why_not and _note(entry, bundles.CERTIFICATE):
+        what = "signed without a key in the form of cosign 2, which only `cosign verify` reads"
+        return dataclasses.replace(one, why_not=what)
+    return one
 
 
 def _layers(store: Store, found: _Found) -> Iterator[dict[str, Any]]:
@@ -172,7 +211,7 @@ def _layers(store: Store, found: _Found) -> Iterator[dict[str, Any]]:
             found.ignored.append(f"{entry['digest']}: {e.what}")
             continue
         for layer in layers if isinstance(layers, list) else ():
-            if oci.is_descriptor(layer) and layer["mediaType"] in {claims.SIMPLE, claims.DSSE}:
+            if oci.is_descriptor(layer) and _is_signed(layer["mediaType"]):
                 yield layer
 
 
@@ -193,6 +232,10 @@ def _entries(store: Store, found: _Found) -> Iterator[dict[str, Any]]:
         found.ignored.append(e.what)
 
 
-def _note(entry: dict[str, Any]) -> str:
+def _is_signed(kind: str) -> bool:
+    return kind in {claims.SIMPLE, claims.DSSE} or bool(bundles.READ.fullmatch(kind))
+
+
+def _note(entry: dict[str, Any], name: str) -> str:
     notes = entry.get("annotations")
-    return str(notes.get(claims.NOTE, "")) if isinstance(notes, dict) else ""
+    return str(notes.get(name, "")) if isinstance(notes, dict) else ""
