@@ -16,10 +16,12 @@ from support import debian_programs
 from support.gitcommand import git
 from support.real_registry import LOGIN, Real
 from support.signatures import pair
+from support.sigstore_services import IDENTITY, ISSUER, Services
 
 GITHUB = Path(__file__).parents[2] / ".github"
 SECRET = b"a long passphrase"
-# Stands for .venv's: the tiny image starts no Python and holds no real tests, so these two verbs are played.
+# Stands for .venv's: the tiny image starts no Python and holds no real tests, so these two verbs are played. SIGNERS
+# and VERIFIERS name a Sigstore on loopback, for the public one is none for tests.
 PROGRAM = """#!/bin/sh
 case $1 in
 prove) exit 0 ;;
@@ -28,7 +30,10 @@ smoke)
     mkdir -p "$5"
     printf '{{"image": "tiny@%s", "ok": %s}}' "$digest" "${{SMOKE_OK:-true}}" >"$5/smoke.json"
     [ "${{SMOKE_OK:-true}}" = true ] ;;
-build | mirror | publish | attest) exec {words} "$@" --constraints constraints --python-tree {tree} ;;
+build | mirror | publish) exec {words} "$@" --constraints constraints --python-tree {tree} ;;
+attest) exec {words} "$@" $SIGNERS --constraints constraints --python-tree {tree} ;;
+sign) exec {words} "$@" $SIGNERS ;;
+verify) exec {words} "$@" $VERIFIERS ;;
 *) exec {words} "$@" ;;
 esac
 """
@@ -134,6 +139,30 @@ def test_built_tested_published_and_verified(checkout):
     refused = checkout.run("verify.sh", "moved.json", check=False)
     assert refused.returncode == 1
     assert f"leads to {digest}" in refused.stderr
+
+
+def test_signed_without_a_key(checkout):
+    checkout.build()
+    with Services() as services:
+        root, config = services.write(checkout.root)
+        job = {
+            "SIGNING": "keyless", "SIGNING_KEY": "", "COSIGN_PASSWORD": "", "SIGNING_PUBLIC_KEY": "",
+            "SIGNERS": f"--trusted-root {root} --signing-config {config}", "VERIFIERS": f"--trusted-root {root}",
+        }  # fmt: skip
+        asks = {
+            "GITHUB_ACTIONS": "true", "ACTIONS_ID_TOKEN_REQUEST_TOKEN": "of the job",
+            "ACTIONS_ID_TOKEN_REQUEST_URL": f"{services.url}/token?x=1",
+        }  # fmt: skip
+        refused = checkout.run("publish.sh", "tiny", "candidate", "published.json", check=False, **job)
+        assert (refused.returncode, "nobody says who signs" in refused.stderr) == (16, True)
+        checkout.run("publish.sh", "tiny", "candidate", "published.json", **job, **asks)
+    said = checkout.run("verify.sh", "published.json", **job)
+    last = json.loads(said.stdout.splitlines()[-1])
+    assert len(last["attested"]) == 4
+    assert list(last["signed"]) == [f"{IDENTITY} ({ISSUER})"]
+    elsewhere = {"GITHUB_WORKFLOW_REF": "team/verl/.github/workflows/publish.yml@refs/heads/main"}
+    refused = checkout.run("verify.sh", "published.json", check=False, **job, **elsewhere)
+    assert refused.returncode == 16, refused.stderr
 
 
 def test_a_failed_smoke_test_is_no_candidate(checkout):
