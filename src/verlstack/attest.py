@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from verlstack import artifact, canonical, images, oci, provenance, upload
+from verlstack import artifact, canonical, images, oci, provenance, reading, upload
 from verlstack.errors import UsageError
 from verlstack.sbom import cyclonedx, make, spdx
 from verlstack.signing import claims
@@ -136,16 +136,17 @@ def smoke_report(path: Path, digest: str) -> Document:
     path = path / "smoke.json" if path.is_dir() else path
     todo = "run `verlstack smoke --report DIR` on this image, and name DIR"
     try:
-        data = path.read_bytes()
+        data = reading.data(path, _MOST_REPORT)
         known = json.loads(data, parse_constant=_no_number)
         image, passed = str(known["image"]), known["ok"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except OSError as e:
+        raise UsageError(f"no report of the smoke tests here: {e.strerror}", where=str(path), todo=todo) from None
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise UsageError("no report of the smoke tests here", where=str(path), todo=todo) from None
     if not image.endswith(f"@{digest}"):
         raise UsageError(f"this report is of {image}, and the image is {digest}", where=str(path), todo=todo)
-    if passed is not True or len(data) > _MOST_REPORT:
-        what = "the smoke tests did not pass" if passed is not True else "a report of this size is none"
-        raise UsageError(what, where=str(path), todo="see why, and run them again")
+    if passed is not True:
+        raise UsageError("the smoke tests did not pass", where=str(path), todo="see why, and run them again")
     kind = TYPES["smoke"]
     return Document(name="smoke.json", media_type=SMOKE, data=canonical.dumps(known), kind=kind, predicate=known)
 

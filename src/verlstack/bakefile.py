@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-from verlstack import stackvariable
+from verlstack import reading, stackvariable
 from verlstack.errors import LockError
 from verlstack.extension import key
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 LEFT_OUT = "dev.verlstack.left-out"  # the label of what an image lacks; `verlstack build` sets the same
 VARIABLE = "VERLSTACK_LOCK"
 TOOLS = "tools.txt"  # beside the locks; pins the uv that the Dockerfile builds with
-_MOST = 1 << 22  # bytes of the file; that of cu121 has 30 kB
 _UV = re.compile(r"^uv==(\S+) \\\n((?: {4}--hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", re.MULTILINE)
 
 
@@ -39,8 +38,7 @@ def of_lock(folder: Path, lock: Lock) -> Path:
     """
     file = path(folder, lock.stack)
     try:
-        with file.open("rb") as f:
-            found = json.loads(f.read(_MOST))["variable"][VARIABLE]["default"]["lock"]
+        found = json.loads(reading.data(file))["variable"][VARIABLE]["default"]["lock"]
     except OSError as e:
         what = f"the lock's third file cannot be read: {e.strerror}"
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from verlstack import index, oci, source
+from verlstack import index, oci, reading, source
 from verlstack.cache import storage_errors
 from verlstack.errors import FetchError, LockError, UsageError
 from verlstack.layer import Blob
@@ -153,7 +153,7 @@ def _toml(text: str) -> str:
 
 def _read(bundle: Path) -> str:
     try:
-        return bundle.read_text(encoding="utf-8", errors="replace")
+        return reading.text(bundle, errors="replace")
     except OSError as e:
         todo = "correct REQUESTS_CA_BUNDLE, PIP_CERT or pip's `cert`"
         raise FetchError(f"the CA bundle cannot be read: {e.strerror}", where=str(bundle), todo=todo) from e

@@ -9,7 +9,7 @@ import tarfile
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
-from verlstack import canonical, layer, tar, told
+from verlstack import canonical, layer, reading, tar, told
 from verlstack.cache import CHUNK, atomic, storage_errors
 from verlstack.content import Inline, OnDisk
 from verlstack.errors import FetchError, HashMismatchError, UsageError, WheelError
@@ -119,7 +119,7 @@ def read(path: Path, folder: Path, progress: Callable[[int], None]) -> dict[str,
 
 def _opened(path: Path) -> IO[bytes]:
     try:
-        return path.open("rb")
+        return reading.opened(path)
     except OSError as e:
         raise FetchError(f"the bundle cannot be read: {e.strerror}", where=str(path)) from e
 

@@ -20,6 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from verlstack import reading
 from verlstack.errors import StorageError
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def check_replaceable(target: Path, *, todo: str | None = None) -> None:
 
 def sha256_file(path: Path) -> str:
     """Hexadecimal SHA-256 of a file's bytes."""
-    with path.open("rb", buffering=0) as f:
+    with reading.opened(path) as f:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 

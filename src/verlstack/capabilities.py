@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from verlstack import canonical, pins, plan
+from verlstack import canonical, pins, plan, reading
 from verlstack.cache import atomic
 from verlstack.errors import PinsError, ProofError, StorageError
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from verlstack.lockfile import Lock
 
 _TEST = re.compile(r"stack/test_capabilities\.py::test_capability\[(\w+)\]")
-_MOST = 1 << 24  # bytes of a document; a report has less than one MB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +113,7 @@ def record(constraints: Path, lock: Lock, report: Path, *, date: str) -> Path:
 
 def _read(file: Path) -> dict[str, Any] | None:
     try:
-        with file.open("rb") as f:
-            document = json.loads(f.read(_MOST))
+        document = json.loads(reading.data(file))
     except FileNotFoundError:
         return None
     except OSError as e:

@@ -6,7 +6,7 @@ import dataclasses
 import shutil
 from typing import TYPE_CHECKING
 
-from verlstack import bakefile, closure, compose, index, lockfile, plan, resolve, source, store
+from verlstack import bakefile, closure, compose, index, lockfile, plan, reading, resolve, source, store
 from verlstack.cache import atomic, sha256_file, storage_errors
 from verlstack.download import Artifact
 from verlstack.errors import FetchError, PinsError
@@ -214,7 +214,7 @@ def _write_bakefile(stack: Stack, lock: Lock, wheels: Mapping[str, Path], shop: 
         shop.progress.say(f"no {tools}, so no uv is pinned: the variables of the Dockerfile are not written")
         return
     with storage_errors(tools):
-        uv = bakefile.uv_requirement(tools.read_text(encoding="utf-8"))
+        uv = bakefile.uv_requirement(reading.text(tools))
     torch = closure.closure("torch", wheels, python=stack.python) if lock.compiled else ()
     with atomic(bakefile.path(shop.constraints, stack.name)) as f:
         f.write(bakefile.render(stack, lock, uv=uv, torch=torch).encode())

@@ -9,7 +9,7 @@ import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from verlstack import canonical
+from verlstack import canonical, reading
 from verlstack.download import Artifact
 from verlstack.errors import LockError, StorageError, UsageError
 from verlstack.layer import Compression
@@ -164,7 +164,7 @@ def _check(table: dict[str, Any], name: str, wanted: str, where: str) -> None:
 
 def _read(path: Path, renew: str) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return reading.text(path)
     except FileNotFoundError as e:
         raise LockError("there is no lock", where=str(path), todo=renew) from e
     except UnicodeDecodeError as e:

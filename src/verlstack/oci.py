@@ -13,7 +13,7 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from verlstack import canonical, layer, tar
+from verlstack import canonical, layer, reading, tar
 from verlstack.base.reference import TAG
 from verlstack.cache import CHUNK, atomic, sha256_file, storage_errors
 from verlstack.content import Inline, OnDisk
@@ -321,7 +321,7 @@ def _document(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    with path.open("rb") as f:
+    with reading.opened(path) as f:
         data = f.read(_MOST + 1)
     if len(data) > _MOST:
         raise ValueError("too long")

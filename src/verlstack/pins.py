@@ -13,7 +13,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
-from verlstack import canonical, inherit, plan, verltags
+from verlstack import canonical, inherit, plan, reading, verltags
 from verlstack.errors import PinsError, StorageError, UsageError
 from verlstack.extension import pin
 from verlstack.layer import Compression
@@ -165,7 +165,7 @@ def cannot(path: Path, name: str) -> dict[str, str]:
 
 def _read(path: Path) -> Table:
     try:
-        return Table(tomllib.loads(path.read_text(encoding="utf-8")), path.name)
+        return Table(tomllib.loads(reading.text(path)), path.name)
     except FileNotFoundError as e:
         raise PinsError(
             "there is no pins file", where=str(path), todo="run in a checkout, or pass --constraints"

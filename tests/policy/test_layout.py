@@ -52,6 +52,7 @@ BOTTOM = {
         "content",
         "cache",
         "layer",
+        "reading",
         "pins",
         "plan",
         "schema",
@@ -76,6 +77,7 @@ BOTTOM = {
 }
 ONLY_ERRORS = {"shell", "engine"}  # leaves, passed in
 ALONE = {
+    "reading",
     "errors",
     "canonical",
     "progress",

@@ -3,7 +3,7 @@
 import errno
 import hashlib
 import json
-from pathlib import Path
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -108,14 +108,14 @@ def test_of_two_notes_on_one_wheel_the_one_that_knows_counts(shop, tmp_path, pas
 
 def test_a_wheel_that_may_not_be_read_is_no_fault_of_the_disk(shop, tmp_path, monkeypatch):
     wheel = Wheel(name="demo", version="1.0").write(tmp_path)
-    real = Path.open
+    real = os.open
 
     def refuse(path, *words, **more):
         if path == wheel:
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return real(path, *words, **more)
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr("verlstack.reading.os.open", refuse)
     with pytest.raises(UsageError, match="cannot be read: Permission denied") as e:
         add.add(wheel, STACK, LOCK, shop)
     assert e.value.where == str(wheel)

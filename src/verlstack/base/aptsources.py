@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verlstack import canonical
+from verlstack import canonical, reading
 from verlstack.errors import BaseImageError, UsageError
 from verlstack.web import redact
 
@@ -123,7 +123,7 @@ def _certificates(path: Path, option: str) -> tuple[str, ...]:
 
 def _text(path: Path, option: str) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return reading.text(path)
     except (OSError, UnicodeDecodeError) as e:
         why = e.strerror if isinstance(e, OSError) else "not a text"
         raise UsageError(f"cannot read the file: {why}", where=f"{option} {path}", todo="check the path") from None

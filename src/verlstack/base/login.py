@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from verlstack import shell
+from verlstack import reading, shell
 from verlstack.base.reference import DOCKER_HUB
 from verlstack.errors import FetchError
 
@@ -62,7 +62,7 @@ def stored(host: str, env: Mapping[str, str], run: Callable[..., shell.Result] =
 def _config(env: Mapping[str, str]) -> dict[str, Any]:
     folder = env.get("DOCKER_CONFIG") or f"{env.get('HOME', '')}/.docker"
     try:
-        document = json.loads((Path(folder) / "config.json").read_text())
+        document = json.loads(reading.text(Path(folder) / "config.json"))
     except (OSError, ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import tomllib
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from verlstack import reading
 from verlstack.check import knowledge
 from verlstack.errors import UsageError
 
@@ -110,7 +112,7 @@ def read(path: Path) -> str:
         UsageError: there is no such file, it is no text, or longer than any that people write.
     """
     try:
-        with path.open(encoding="utf-8-sig") as file:
+        with io.TextIOWrapper(reading.opened(path), encoding="utf-8-sig") as file:
             text = file.read(_MOST_TEXT + 1)
     except OSError as e:
         raise UsageError(f"the file cannot be read: {e.strerror}", where=str(path), todo="check the path") from e

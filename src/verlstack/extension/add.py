@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
+from verlstack import reading
 from verlstack.cache import atomic, sha256_file, storage_errors
 from verlstack.errors import UsageError, WheelError
 from verlstack.extension import key, pin, shelf, supply
@@ -66,7 +67,7 @@ def add(path: Path, stack: Stack, lock: Lock, shop: Workshop) -> Shelved:
 
 def _copied(path: Path, own: Path) -> Path:
     try:
-        source = path.open("rb")
+        source = reading.opened(path)
     except OSError as e:
         raise UsageError(f"the wheel cannot be read: {e.strerror}", where=str(path), todo="check the path") from e
     with source, storage_errors(own), own.open("wb") as out:
@@ -122,8 +123,7 @@ def _told(path: Path, sha256: str) -> tuple[str, Cost]:
     A folder of downloads may hold the file of one wheel beside another wheel, whose compiler nobody knows.
     """
     try:
-        with path.open("rb") as f:
-            table: dict[str, Any] = json.loads(f.read(_MOST))
+        table: dict[str, Any] = json.loads(reading.data(path, _MOST))
         cost = Cost(seconds=float(table["seconds"]), peak_mib=float(table["peak_mib"]), jobs=int(table["jobs"]))
         compiler = str(table["compiler"])
         if table["sha256"] == sha256 and re.fullmatch(pin.COMPILER, compiler):

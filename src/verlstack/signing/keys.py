@@ -13,6 +13,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from verlstack import reading
 from verlstack.errors import SignatureError
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def _public(key: ec.EllipticCurvePublicKey, name: str) -> PublicKey:
 
 def _read(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with reading.opened(path) as file:
             data = file.read(_MOST + 1)
     except OSError as e:
         raise _unfit(path, f"no file that can be read ({e.strerror})", f"make a pair with {_MAKE}") from None
