@@ -14,12 +14,13 @@ from typing import IO, TYPE_CHECKING
 from verlstack import canonical, delivery, images, upload
 from verlstack.base import reference, registry
 from verlstack.cache import storage_errors
-from verlstack.errors import UsageError
+from verlstack.errors import UsageError, VerlstackError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    from verlstack.progress import Progress
     from verlstack.workshop import Workshop
 
 
@@ -51,7 +52,7 @@ def promote(source: str, tag: str, shop: Workshop, *, insecure: bool, log: Path)
         tag: to put there; one that says what is in an image never moves.
         shop: the surroundings.
         insecure: plain http, on loopback only.
-        log: gets one line of JSON.
+        log: gets one line of JSON; there is none, and no new file, where the registry says that the tag is as it was.
 
     Raises:
         UsageError: no such reference, or no tag.
@@ -64,7 +65,7 @@ def promote(source: str, tag: str, shop: Workshop, *, insecure: bool, log: Path)
         raise UsageError(f"{source} names no image", todo="write HOST/REPOSITORY:TAG or HOST/REPOSITORY@sha256:…")
     if not reference.TAG.fullmatch(tag):
         raise UsageError(f"{tag!r} is no tag", todo="letters, digits, `_`, `.`, `-`; at most 128")
-    with upload.writer(ref, shop.env) as writer, storage_errors(log), log.open("ab", buffering=0) as out:
+    with upload.writer(ref, shop.env) as writer:
         if ref.digest == reference.NO_DIGEST:
             writer.reference = dataclasses.replace(ref, digest=images.named(writer))
         data = writer.raw("manifests", writer.digest)
@@ -77,28 +78,77 @@ def promote(source: str, tag: str, shop: Workshop, *, insecure: bool, log: Path)
             before=before,
             after=writer.digest,
         )
-        with _noted(out, made):
+        with storage_errors(log), _noted(log, made, lambda: _unmoved(writer, made, shop.progress)):
             writer.push_manifest(data, registry.media_type(data), tag)
     return made
 
 
 @contextlib.contextmanager
-def _noted(out: IO[bytes], made: Moved) -> Iterator[None]:
-    """Write the line before the tag moves, for a full disk is told only then; take it back if the tag does not."""
-    fcntl.flock(out, fcntl.LOCK_EX)  # so that nobody else's line is taken back
-    status = os.fstat(out.fileno())
-    regular = stat.S_ISREG(status.st_mode)
+def _noted(log: Path, made: Moved, unmoved: Callable[[], bool]) -> Iterator[None]:
+    """Write the line before the tag moves, for a full disk is told only then.
+
+    It is taken back if it is not whole, or the move fails and the tag is known to be as it was: a line too many can be
+    held against the registry, one too few is lost.
+    """
+    new = not log.exists()
+    with _alone(log) as out:
+        size = os.fstat(out.fileno()).st_size
+        try:
+            rest = canonical.dumps(made) + b"\n"
+            while rest:  # on a disk that is nearly full a part may fit
+                rest = rest[out.write(rest) :]
+            if _regular(out):
+                os.fsync(out.fileno())
+        except BaseException:
+            _take_back(out, log, size, new=new)
+            raise
+        try:
+            yield
+        except BaseException:
+            if unmoved():
+                _take_back(out, log, size, new=new)
+            raise
+
+
+@contextlib.contextmanager
+def _alone(log: Path) -> Iterator[IO[bytes]]:
+    """The log, locked, so that nobody else's line is taken back; opened anew where another run has just removed it."""
+    while True:
+        with log.open("ab", buffering=0) as out:
+            fcntl.flock(out, fcntl.LOCK_EX)
+            if not _regular(out) or _is_at(out, log):
+                yield out
+                return
+
+
+def _is_at(out: IO[bytes], log: Path) -> bool:
     try:
-        rest = canonical.dumps(made) + b"\n"
-        while rest:  # on a disk that is nearly full a part may fit
-            rest = rest[out.write(rest) :]
-        if regular:
-            os.fsync(out.fileno())
-        yield
-    except BaseException:
-        if regular:
-            out.truncate(status.st_size)
-        raise
+        return os.path.samestat(os.fstat(out.fileno()), log.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _regular(out: IO[bytes]) -> bool:
+    return stat.S_ISREG(os.fstat(out.fileno()).st_mode)
+
+
+def _take_back(out: IO[bytes], log: Path, size: int, *, new: bool) -> None:
+    """Have the log as it was before our line; what went to a pipe or terminal stays there."""
+    if _regular(out):
+        out.truncate(size)
+        if new and size == 0:
+            log.unlink()
+
+
+def _unmoved(writer: upload.Writer, made: Moved, progress: Progress) -> bool:
+    """Whether the registry says that the tag is where it was; an answer to the push may be lost after the move."""
+    try:
+        if writer.resolve(made.tag) == made.before:
+            return True
+    except VerlstackError:
+        pass
+    progress.say(f"note: {made.tag} may have moved to {made.after}: see what it is now; its line stays in the log")
+    return False
 
 
 def _user(env: Mapping[str, str]) -> str:

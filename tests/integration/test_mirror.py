@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from pathlib import Path
@@ -281,16 +282,50 @@ def test_what_cannot_be_promoted(fakes, shop, tmp_path, monkeypatch):
     with pytest.raises(StorageError):
         promote.promote(f"{place}@{two}", "stable", shop, insecure=True, log=Path("/dev/full"))
     assert fake.tags == {TAG: one}
-    assert log.read_text() == ""
-    log.write_text("a line\n")
     monkeypatch.setattr(upload.Writer, "push_manifest", refuses)
-    with pytest.raises(FetchError, match="refused"):
-        promote.promote(f"{place}@{two}", "stable", shop, insecure=True, log=log)
-    assert log.read_text() == "a line\n"
+    for before in (None, "", "a line\n"):
+        if before is not None:
+            log.write_text(before)
+        with pytest.raises(FetchError, match="refused"):
+            promote.promote(f"{place}@{two}", "stable", shop, insecure=True, log=log)
+        assert (log.read_text() if log.exists() else None) == before
 
 
 def refuses(*_):
     raise FetchError("refused")
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_move_whose_answer_is_lost_stays_in_the_log(fakes, shop, tmp_path, monkeypatch, told):
+    fake, log = fakes[0], tmp_path / "log"
+    one = fake.put({"schemaVersion": 2, "layers": []})
+
+    def loses(*words):
+        if told:
+            fake.tags["stable"] = one
+        else:
+            monkeypatch.setattr(upload.Writer, "resolve", refuses)
+        refuses(*words)
+
+    monkeypatch.setattr(upload.Writer, "push_manifest", loses)
+    with pytest.raises(FetchError, match="refused"):
+        promote.promote(f"{fake.host}/team/base@{one}", "stable", shop, insecure=True, log=log)
+    (line,) = log.read_text().splitlines()
+    assert json.loads(line)["after"] == one
+
+
+def test_a_log_that_another_run_removes_is_opened_anew(fakes, shop, tmp_path, monkeypatch):
+    fake, log, real, seen = fakes[0], tmp_path / "log", fcntl.flock, []
+    one = fake.put({"schemaVersion": 2, "layers": []})
+
+    def flock(handle, how):
+        real(handle, how)
+        if log.exists() and not seen:
+            seen.append(log.unlink())
+
+    monkeypatch.setattr("verlstack.promote.fcntl.flock", flock)
+    promote.promote(f"{fake.host}/team/base@{one}", "stable", shop, insecure=True, log=log)
+    assert len(log.read_text().splitlines()) == len(seen) == 1
 
 
 def test_the_command_line(fakes, shop, tmp_path, monkeypatch, capsys):
