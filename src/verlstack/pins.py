@@ -231,13 +231,16 @@ def _verl(table: Table) -> Verl:
     )
 
 
-def _flash_attn(table: Table) -> Extension | None:
+def _flash_attn(table: Table, stack: str) -> Extension | None:
     if "flash_attn" not in table.values:
         return None
     own = table.table("flash_attn")
     tools = _requirements(own, "build_tools")
     # An image without it computes attention with torch's own scaled_dot_product_attention.
-    return pin.read(own, project="flash-attn", without="sdpa", build_tools=tools)
+    found = pin.read(own, project="flash-attn", without="sdpa", build_tools=tools)
+    if found.wheel and found.without in stack.split("-"):
+        raise BadValueError(f"a stack called {stack} is one without flash-attn, and pins a compiled wheel of it")
+    return found
 
 
 def _dockerfile(table: Table) -> tuple[tuple[str, str], ...]:
@@ -302,7 +305,7 @@ def _stack(name: str, table: Table, document: Table) -> Stack:
         build_tools=_requirements(table, "build_tools"),
         verl=_verl(table.table("verl")),
         environment=tuple(sorted(environment.items())),
-        flash_attn=_flash_attn(table),
+        flash_attn=_flash_attn(table, name),
         dockerfile=_dockerfile(table),
         leave_out=_leave_out(table),
         debian_packages=debian.reasons("packages"),

@@ -52,6 +52,20 @@ def test_a_pinned_wheel(tmp_path):
     assert (flash_attn.prebuilt, flash_attn.wheelhouse) == ("https://git.invalid/w.whl", "r.invalid:5000/a/b")
 
 
+@pytest.mark.parametrize(("name", "wrong"), [("demo-sdpa", True), ("sdpa-demo", True), ("demo-sdpas", False)])
+def test_a_stack_whose_name_says_that_flash_attn_is_not_there_pins_no_wheel_of_it(tmp_path, name, wrong):
+    """Its image would have the tag of one without."""
+    document, without = pinned(), bent()
+    for one in (document, without):
+        one["stack"][name] = one["stack"].pop("demo")
+    assert load(tmp_path, without, name).flash_attn.wheel is None
+    if wrong:
+        with pytest.raises(PinsError, match=f"called {name} is one without flash-attn"):
+            load(tmp_path, document, name)
+    else:
+        assert load(tmp_path, document, name).flash_attn.wheel == NAME
+
+
 def test_optional_parts(tmp_path):
     stack = load(tmp_path, bent(stack__demo__registry_base=GONE, stack__demo__environment=GONE, debian=GONE))
     assert (stack.registry_base, stack.debian_packages) == (None, ())
