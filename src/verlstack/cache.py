@@ -16,6 +16,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import stat
 import tempfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -26,7 +27,8 @@ from verlstack.errors import StorageError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_PREFIX = 80  # letters of a file's name in that of the unfinished one; a name has at most 255 bytes
+_PREFIX = 50  # letters of a file's name, of up to 4 bytes each, in that of the unfinished one, which has at most 255
+_ENDING = ".verlstack"  # of unfinished files, so that nobody else's hidden file is taken for what a killed run left
 CHUNK = 1 << 20  # bytes; large enough that per-call overhead vanishes beside SHA-256
 
 _STORAGE_TROUBLE = {
@@ -81,6 +83,21 @@ def check_replaceable(target: Path, *, todo: str | None = None) -> None:
             raise StorageError(what, where=str(target), todo=todo or "name another file")
 
 
+def behind_links(target: Path, *, todo: str) -> Path:
+    """The file to write where a user names one: what a link there leads to, so that the link stays.
+
+    Raises:
+        StorageError: as `check_replaceable`, or links lead round in a circle.
+    """
+    check_replaceable(target, todo=todo)  # first: a pipe behind /dev/stdout has no path
+    if not target.is_symlink():
+        return target
+    real = Path(os.path.realpath(target))
+    if real.is_symlink():
+        raise StorageError("cannot write: the links there lead round in a circle", where=str(target), todo=todo)
+    return real
+
+
 def sha256_file(path: Path) -> str:
     """Hexadecimal SHA-256 of a file's bytes."""
     with reading.opened(path) as f:
@@ -90,6 +107,9 @@ def sha256_file(path: Path) -> str:
 @contextlib.contextmanager
 def atomic(target: Path, *, tmp: Path | None = None, mode: int = 0o644, todo: str | None = None) -> Iterator[IO[bytes]]:
     """Open a temporary file that becomes `target`, fsynced, when the block ends well, and vanishes when it does not.
+
+    Its `name` is its path, for programs that write it themselves. It is locked until it has its final name: so it
+    is told from those that killed runs left in the same folder, which are removed first.
 
     Args:
         target: final path; an existing file is replaced in one step.
@@ -103,21 +123,46 @@ def atomic(target: Path, *, tmp: Path | None = None, mode: int = 0o644, todo: st
     check_replaceable(target, todo=todo)
     with storage_errors(target, todo=todo):
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{target.name[:_PREFIX]}.", dir=tmp or target.parent)
-    unfinished = Path(name)
+        if tmp is None:  # `Cache.use` empties its own
+            _sweep(target.parent)
+        handle, unfinished = _begun(target, tmp or target.parent)
     try:
-        with os.fdopen(handle, "wb") as f:
+        with open(unfinished, "wb", opener=lambda *_: handle) as f:
             with _errors_of_writing(target, todo):
                 yield f
             with storage_errors(target, todo=todo):
                 f.flush()
                 os.fchmod(f.fileno(), mode)
                 os.fsync(f.fileno())
-        with storage_errors(target, todo=todo):
-            unfinished.replace(target)
+                unfinished.replace(target)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
+
+
+def _begun(target: Path, folder: Path) -> tuple[int, Path]:
+    """A new unfinished file, locked: its handle and path."""
+    while True:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name[:_PREFIX]}.", suffix=_ENDING, dir=folder)
+        with contextlib.suppress(OSError):  # on a file system without locks nothing can be swept either
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if (path := Path(name)).exists():
+            return handle, path
+        os.close(handle)  # another run took it for a leftover before it was locked
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what killed runs left unfinished in a folder: the kernel has freed their locks."""
+    for path in folder.glob(f".*{_ENDING}"):
+        with contextlib.suppress(OSError):  # somebody is at work on it, or it is another user's
+            # NFS gives an exclusive lock on what is open for writing alone; opening a pipe must not wait
+            handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                if stat.S_ISREG(os.fstat(handle).st_mode):
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
+            finally:
+                os.close(handle)
 
 
 @contextlib.contextmanager

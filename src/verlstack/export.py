@@ -6,15 +6,15 @@ import os
 import re
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from verlstack import canonical, oci, shell, sif, unpack, unpacked
-from verlstack.cache import atomic, check_replaceable, sha256_file, storage_errors
+from verlstack.cache import atomic, sha256_file, storage_errors
 from verlstack.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from verlstack.workshop import Workshop
 
@@ -86,27 +86,19 @@ def export(
     form = form or form_of(target)
     if form in {"oci-archive", "docker-archive"}:
         return archive(layout, target, docker=form == "docker-archive")
-    check_replaceable(target, todo=_ELSEWHERE)
     digest = oci.read_layout(layout)[0]
     version = _version(run)
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}")
-    with storage_errors(target, todo=_ELSEWHERE):
-        target.parent.mkdir(parents=True, exist_ok=True)  # as for archives
-        unfinished.touch()  # before the image is unpacked, which takes a minute
-        unfinished.unlink()
-    with unpacked.laid(layout, shop.cache, shop.progress) as (root, config):
-        try:
-            with storage_errors(root):
-                _say_how_to_start(root, config["config"])
-            epoch = oci.epoch(config, layout)
-            start = sif.START if form == "sif" else 0
-            _pack(root, unfinished, epoch, start, run)
-            with storage_errors(target, todo=_ELSEWHERE):
-                if start:
-                    _head(unfinished, digest, epoch)
-                unfinished.replace(target)
-        finally:
-            unfinished.unlink(missing_ok=True)
+    start, mode = (sif.START, 0o755) if form == "sif" else (0, 0o644)
+    with (
+        atomic(target, mode=mode, todo=_ELSEWHERE) as out,  # before the image is unpacked, which takes a minute
+        unpacked.laid(layout, shop.cache, shop.progress) as (root, config),
+    ):
+        with storage_errors(root):
+            _say_how_to_start(root, config["config"])
+        epoch = oci.epoch(config, layout)
+        _pack(root, Path(out.name), epoch, start, run)
+        if start:
+            _head(out, digest, epoch)
     return Report(path=target, image=digest, sha256=sha256_file(target), size=target.stat().st_size, program=version)
 
 
@@ -164,8 +156,6 @@ def _pack(root: Path, target: Path, epoch: int, start: int, run: Callable[..., s
         raise StorageError(what, where=str(target), todo=_ELSEWHERE)
 
 
-def _head(target: Path, image: str, epoch: int) -> None:
+def _head(out: IO[bytes], image: str, epoch: int) -> None:
     """Write what makes a SIF of the squashfs that begins after it."""
-    with target.open("r+b") as file:
-        file.write(sif.head(target.stat().st_size - sif.START, image, epoch))
-    target.chmod(target.stat().st_mode | 0o111)
+    out.write(sif.head(os.fstat(out.fileno()).st_size - sif.START, image, epoch))

@@ -4,12 +4,13 @@ import errno
 import fcntl
 import hashlib
 import os
+import signal
 import stat
 from pathlib import Path
 
 import pytest
 
-from verlstack.cache import Cache, atomic, sha256_file, storage_errors
+from verlstack.cache import Cache, atomic, behind_links, sha256_file, storage_errors
 from verlstack.errors import StorageError
 
 
@@ -39,6 +40,85 @@ def test_what_is_no_file_is_not_replaced(tmp_path, make, link):
     assert not (tmp_path / "there").is_file()
     assert target.is_symlink() is link
     assert len(list(tmp_path.iterdir())) == 1 + link
+
+
+def killed(target):
+    """A process that dies while it writes `target`, as by kill -9."""
+    if (pid := os.fork()) == 0:
+        with atomic(target) as f:
+            f.write(b"half")
+            f.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+    assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGKILL
+
+
+def test_what_a_killed_run_left_is_removed_by_whatever_writes_there_next(tmp_path):
+    killed(tmp_path / "image.sqsh")
+    (left,) = tmp_path.iterdir()
+    assert left.read_bytes() == b"half"
+    with atomic(tmp_path / "another") as f:
+        f.write(b"x")
+    assert everything(tmp_path) == ["another"]
+
+
+def test_what_is_being_written_stays_and_so_does_what_is_not_ours(tmp_path):
+    os.mkfifo(tmp_path / ".pipe.verlstack")
+    (tmp_path / ".link.verlstack").symlink_to("mine")
+    for name in (".f.12345678", ".f.4711", "f.verlstack", "mine"):
+        (tmp_path / name).touch()
+    before = everything(tmp_path)
+    with atomic(tmp_path / "f") as one:
+        one.write(b"first")
+        with atomic(tmp_path / "f") as other:
+            other.write(b"second")
+        assert (tmp_path / "f").read_bytes() == b"second"
+    assert (tmp_path / "f").read_bytes() == b"first"
+    assert everything(tmp_path) == sorted([*before, "f"])
+
+
+def test_one_that_is_swept_before_it_is_locked_is_begun_again(tmp_path, monkeypatch):
+    real, swept = fcntl.flock, []
+
+    def flock(handle, how):
+        if not swept:
+            (found,) = tmp_path.iterdir()
+            found.unlink()
+            swept.append(found)
+        real(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with atomic(tmp_path / "f") as f:
+        f.write(b"x")
+    assert everything(tmp_path) == ["f"]
+
+
+@pytest.mark.parametrize("name", ["f" * 255, "\N{PARTY POPPER}" * 63])
+def test_the_longest_names_can_be_written(tmp_path, name):
+    with atomic(tmp_path / name) as f:
+        f.write(b"x")
+    assert everything(tmp_path) == [name]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_links_lead_to_the_file_to_write(tmp_path, there):
+    (tmp_path / "link").symlink_to("next")
+    (tmp_path / "next").symlink_to("real/file")
+    if there:
+        (tmp_path / "real").mkdir()
+        (tmp_path / "real" / "file").touch()
+    assert behind_links(tmp_path / "link", todo="-") == tmp_path / "real" / "file"
+    assert behind_links(tmp_path / "plain", todo="-") == tmp_path / "plain"
+
+
+def test_links_that_lead_nowhere_are_no_place_to_write(tmp_path):
+    (tmp_path / "one").symlink_to("two")
+    (tmp_path / "two").symlink_to("one")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "to-pipe").symlink_to("pipe")
+    for name, what in (("one", "round in a circle"), ("to-pipe", "no file that could be replaced")):
+        with pytest.raises(StorageError, match=what) as e:
+            behind_links(tmp_path / name, todo="choose another")
+        assert (e.value.where, e.value.todo) == (str(tmp_path / name), "choose another")
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o444, 0o755])

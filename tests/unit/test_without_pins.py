@@ -7,7 +7,7 @@ import pytest
 
 from support import layouts, published
 from verlstack import cli, publish
-from verlstack.errors import UsageError
+from verlstack.errors import StorageError, UsageError
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +35,24 @@ def test_an_image_is_enough(tmp_path, capsys):
     assert json.loads((tmp_path / "bill.json").read_text())["bomFormat"] == "CycloneDX"
     assert not (tmp_path / "constraints").exists()
     capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["export", "--format", "oci-archive", "./image"], ["sbom", "./image", "--output"]],
+    ids=["export", "sbom"],
+)
+def test_a_link_to_write_to_stays_one(tmp_path, words, capsys):
+    layers, config = published.LAYERS["base x"], {"created": "2025-03-04T00:00:00Z"}
+    named(layouts.write(tmp_path / "image", layers, config=config))
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to("there/file")
+    assert cli.main([*words, "link"]) == 0
+    assert (tmp_path / "link").readlink().name == "file"
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["file"]
+    (tmp_path / "loop").symlink_to("loop")
+    assert cli.main([*words, "loop"]) == StorageError.exit_code
+    assert "round in a circle" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verlstack import canonical
+from verlstack.cache import behind_links
 from verlstack.cli.common import dist, workshop
 
 if TYPE_CHECKING:
@@ -26,8 +27,9 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser], common:
 def _bundle(arguments: argparse.Namespace) -> int:
     from verlstack import bundle  # noqa: PLC0415
 
+    target = behind_links(arguments.file.absolute(), todo="choose another FILE")
     with workshop(arguments) as (stack, shop):
-        report = bundle.bundle(stack, shop, dist(arguments, shop) / stack.name, arguments.file.absolute())
+        report = bundle.bundle(stack, shop, dist(arguments, shop) / stack.name, target)
     if arguments.json:
         print(canonical.dumps(report).decode())
         return 0

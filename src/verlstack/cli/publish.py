@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verlstack import canonical
+from verlstack.cache import behind_links
 from verlstack.cli.common import dist, surroundings
 
 if TYPE_CHECKING:
@@ -103,8 +104,9 @@ def _promote(arguments: argparse.Namespace) -> int:
 def _export(arguments: argparse.Namespace) -> int:
     from verlstack import export  # noqa: PLC0415
 
+    target = behind_links(arguments.file.absolute(), todo="choose another FILE")
     with surroundings(arguments, arguments.image) as shop:
-        done = export.export(_layout(arguments, shop), arguments.file.absolute(), shop, form=arguments.format)
+        done = export.export(_layout(arguments, shop), target, shop, form=arguments.format)
     if arguments.json:
         print(canonical.dumps(done).decode())
         return 0

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verlstack.cache import atomic
+from verlstack.cache import atomic, behind_links
 from verlstack.cli.common import dist, surroundings
 from verlstack.errors import UsageError
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import argparse
 
 IMAGE = "a stack whose image is built, a folder with a layout, or sha256:… of one in dist"
+
+_ELSEWHERE = "choose another --output"
 
 
 def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser], common: argparse.ArgumentParser) -> None:
@@ -46,12 +48,13 @@ def layout(image: str, place: Path) -> Path:
 def _sbom(arguments: argparse.Namespace) -> int:
     from verlstack.sbom import make  # noqa: PLC0415
 
+    target = behind_links(arguments.output.absolute(), todo=_ELSEWHERE) if arguments.output else None
     with surroundings(arguments, arguments.image) as shop:
         folder = layout(arguments.image, dist(arguments, shop))
         found = make.inventory(folder, shop.constraints, cache=shop.cache, workers=shop.workers, progress=shop.progress)
         text = make.FORMATS[arguments.format].document(found)
-    if arguments.output:
-        with atomic(arguments.output.absolute(), todo="choose another --output") as out:
+    if target:
+        with atomic(target, todo=_ELSEWHERE) as out:
             out.write(text)
         print(f"{arguments.output}  {len(found.components)} components of {found.digest}", file=sys.stderr)
     else:
