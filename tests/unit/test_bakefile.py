@@ -5,35 +5,24 @@ import json
 
 import pytest
 
+from support import locks
+from support.locks import artifact
 from support.stacks import bent, write
 from support.wheels import Wheel
 from verlstack import bakefile, build, closure, pins
-from verlstack.download import Artifact
 from verlstack.errors import LockError, PinsError, WheelError
-from verlstack.layer import Compression
-from verlstack.lockfile import Built, Compiled, Layer, Lock
+from verlstack.lockfile import Built, Compiled, Layer
 
 IMAGE = "registry.invalid/ubuntu@sha256:" + "a" * 64
 WITH_IMAGES = {"os": {"image": IMAGE, "why": "small"}, "cuda": {"image": IMAGE, "why": "nvcc"}}
 HEX = "0123456789abcdef"
 
 
-def artifact(project, version, digit):
-    return Artifact(project=project, version=version, filename=f"{project}.whl", sha256=digit * 64, size=1)
-
-
 def a_lock(compiled=None):
     layers = [("torch", ("torch",)), ("libs", ("antlr", "six")), ("verl", ("verl",)), ("smoke", ())]
     if compiled and compiled.wheel:
         layers.insert(2, ("flash-attn", ("flash-attn",)))
-    return Lock(
-        stack="demo",
-        digest="9" * 64,
-        python="3.10",
-        recorded_with="3.10.13",
-        epoch=5,
-        compression=Compression(level=3, window_log=20, long_distance=True, library="1.5.7"),
-        registry_base=None,
+    return locks.demo(
         wheels=(
             artifact("torch", "2.3.1", "1"),
             artifact("six", "1.0", "2"),

@@ -6,32 +6,22 @@ from pathlib import Path
 
 import pytest
 
+from support import locks
+from support.locks import artifact
 from support.stacks import GONE, bent, write
 from verldoctor import stackfile
 from verlstack import bakefile, build, lockfile, pins, stackvariable
 from verlstack.base.bases import Base
-from verlstack.download import Artifact
-from verlstack.layer import Blob, Compression
-from verlstack.lockfile import Built, Compiled, Layer, Lock
+from verlstack.layer import Blob
+from verlstack.lockfile import Built, Compiled, Layer
 
 CONSTRAINTS = Path(__file__).parents[2] / "constraints"
 STACKS = pins.names(CONSTRAINTS / "stacks.toml")
 MOST = 1200  # bytes; an environment is copied into every process
 
 
-def artifact(project, version):
-    return Artifact(project=project, version=version, filename=f"{project}.whl", sha256="0" * 64, size=1)
-
-
 def a_lock(compiled=None):
-    return Lock(
-        stack="demo",
-        digest="9" * 64,
-        python="3.10",
-        recorded_with="3.10.13",
-        epoch=5,
-        compression=Compression(level=3, window_log=20, long_distance=True, library="1.5.7"),
-        registry_base=None,
+    return locks.demo(
         wheels=(artifact("torch", "2.3.1"), artifact("ray", "2.60.0"), artifact("six", "1.17")),
         built=(Built(source=artifact("verl", "0.2.0.post2"), wheel="verl.whl", wheel_sha256="7" * 64),),
         build_tools=(artifact("pip", "25.0"),),
