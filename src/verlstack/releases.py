@@ -6,6 +6,7 @@ import tomllib
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from verlstack import reading
 from verlstack.cache import atomic, sha256_file
 from verlstack.errors import LockError
 
@@ -54,7 +55,7 @@ def load(constraints: Path) -> tuple[Release, ...]:
     """
     path = constraints / FILE
     try:
-        rows = tomllib.loads(path.read_text(encoding="utf-8")).get("release", []) if path.exists() else []
+        rows = tomllib.loads(reading.text(path)).get("release", []) if path.exists() else []
         return tuple(Release(**{name: str(value) for name, value in row.items()}) for row in rows)
     except (ValueError, TypeError, AttributeError) as e:
         raise LockError(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from verlstack import attest, bakefile, bundlefile, capabilities, lockfile, pins, reading
+from verlstack import attest, bakefile, bundlefile, capabilities, lockfile, pins, reading, releases
 from verlstack.base import aptsources
 from verlstack.cache import sha256_file
 from verlstack.check import asked
@@ -24,6 +24,7 @@ READERS = {
     "key": keys.public,
     "private key": lambda path: keys.private(path, lambda: b""),
     "pins": pins.names,
+    "releases": lambda path: releases.load(path.rename(path.with_name(releases.FILE)).parent),
     "lock": lambda path: lockfile._read(path, "-"),
     "variables": lambda path: bakefile.of_lock(path.parent, _Lock()),
     "measured": capabilities._read,
