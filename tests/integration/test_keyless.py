@@ -170,6 +170,15 @@ def test_a_service_that_refuses(image, services, verlstack, path, status):
     assert referrers(image) == []
 
 
+@pytest.mark.parametrize("path", ["/api/v2/signingCert", "/api/v1/log/entries"])
+def test_a_service_that_says_nothing(image, services, verlstack, monkeypatch, path):
+    monkeypatch.setattr(keyless, "_SECONDS", 0.5)
+    services.all.refuse = {path: 0}
+    code, _, err = verlstack("sign", image.at, *services.ours, "--insecure")
+    assert (code, "does not answer: " in err) == (5, True), err
+    assert referrers(image) == []
+
+
 def test_services_that_are_not_there(image, services, verlstack):
     gone = Services()  # never entered: nothing listens
     services.config.write_text(json.dumps(gone.signing_config()))

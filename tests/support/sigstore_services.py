@@ -56,7 +56,7 @@ def b64(data):
 
 
 class Services:
-    """One Sigstore; `refuse` maps a path to a status, for what a service that is ill answers."""
+    """One Sigstore; `refuse` maps a path to the status that an ill service answers, or to 0: it says nothing."""
 
     def __init__(self):
         self.fulcio, self.ct, self.rekor = (ec.generate_private_key(ec.SECP256R1()) for _ in range(3))
@@ -68,16 +68,19 @@ class Services:
             b"\0what others signed"
         ] * 3  # cosign refuses a proof without hashes, as only the first entry has
         self.refuse: dict[str, int] = {}
+        self.leaving = threading.Event()
         self.url = "http://127.0.0.1:9"  # where nothing answers, before it is entered
 
     def __enter__(self):
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.services = self
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
         self._thread.start()
         return self
 
     def __exit__(self, *_):
+        self.leaving.set()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -304,45 +307,49 @@ def _public_key(asked):
     return serialization.load_pem_public_key(asked["publicKeyRequest"]["publicKey"]["content"].encode())
 
 
-def _handler(services):
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            """Give a token, as GitHub does to its jobs."""
-            said = "Authorization" in self.headers and "audience=sigstore" in self.path
-            self._answer({"value": token()} if said else {}, 200 if said else 403)
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Answers for the `services` of its server."""
 
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            if status := services.refuse.get(self.path):
-                self._answer({"code": status, "message": "not today"}, status)
-            elif self.path == "/api/v2/signingCert":
-                chain = self._chain(_public_key(body))
-                self._answer({"signedCertificateEmbeddedSct": {"chain": {"certificates": chain}}}, 200)
-            elif self.path == "/api/v1/signingCert":  # cosign 2
-                key = serialization.load_pem_public_key(base64.b64decode(body["publicKey"]["content"]))
-                self._answer("".join(self._chain(key)), 201)
-            else:
-                entry = services.add(body)
-                self._answer(entry, 201, ETag=next(iter(entry)))
+    def do_GET(self):
+        """Give a token, as GitHub does to its jobs."""
+        said = "Authorization" in self.headers and "audience=sigstore" in self.path
+        self._answer({"value": token()} if said else {}, 200 if said else 403)
 
-        def _chain(self, public_key):
-            raw = self.headers["Authorization"].removeprefix("Bearer ")
-            claims = jwt.decode(raw, options={"verify_signature": False})
-            chain = (services.certificate(public_key, claims), services.authority, services.root)
-            return [x.public_bytes(_PEM).decode() for x in chain]
+    def do_POST(self):
+        services = self.server.services
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        status = services.refuse.get(self.path)
+        if status == 0:
+            services.leaving.wait()
+        elif status:
+            self._answer({"code": status, "message": "not today"}, status)
+        elif self.path == "/api/v2/signingCert":
+            chain = self._chain(_public_key(body))
+            self._answer({"signedCertificateEmbeddedSct": {"chain": {"certificates": chain}}}, 200)
+        elif self.path == "/api/v1/signingCert":  # cosign 2
+            key = serialization.load_pem_public_key(base64.b64decode(body["publicKey"]["content"]))
+            self._answer("".join(self._chain(key)), 201)
+        else:
+            entry = services.add(body)
+            self._answer(entry, 201, ETag=next(iter(entry)))
 
-        def _answer(self, document, status, **headers):
-            kind = "application/pem-certificate-chain" if isinstance(document, str) else "application/json"
-            data = document.encode() if isinstance(document, str) else json.dumps(document).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+    def _chain(self, public_key):
+        raw = self.headers["Authorization"].removeprefix("Bearer ")
+        claims = jwt.decode(raw, options={"verify_signature": False})
+        services = self.server.services
+        chain = (services.certificate(public_key, claims), services.authority, services.root)
+        return [x.public_bytes(_PEM).decode() for x in chain]
 
-        def log_message(self, *_):
-            pass
+    def _answer(self, document, status, **headers):
+        kind = "application/pem-certificate-chain" if isinstance(document, str) else "application/json"
+        data = document.encode() if isinstance(document, str) else json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
 
-    return Handler
+    def log_message(self, *_):
+        pass

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 import tempfile
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,7 +17,7 @@ from verlstack.signing import bundles, claims
 from verlstack.signing.signer import Signed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import sigstore.models
     import sigstore.sign
@@ -28,6 +30,7 @@ TOKEN = "SIGSTORE_ID_TOKEN"  # noqa: S105 - the variable's name; cosign reads th
 _CONFIG = "application/vnd.dev.sigstore.clienttrustconfig.v0.1+json"
 _CONTENT = "dev.sigstore.bundle.content"  # annotations that cosign 3 gives to a bundle's manifest
 _PREDICATE = "dev.sigstore.bundle.predicateType"
+_SECONDS = 60.0  # for all of one request; the library itself waits for ever
 _KEY = "see that the services can be reached, or sign with `--key FILE`, which needs none"
 
 
@@ -120,6 +123,23 @@ def _config(root: Path | None, services: Path | None) -> sigstore.models.ClientT
 def _served(what: str, ask: Callable[[], T]) -> T:
     """What a service gives; for what may go wrong the library has no common class, and neither have those it uses."""
     try:
-        return ask()
+        with _limited(_SECONDS):
+            return ask()
     except Exception as e:
         raise FetchError(f"{what} refuses, or does not answer: {bundles.said(e)}", todo=_KEY) from e
+
+
+@contextlib.contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """End what waits on the network too long; by a signal, for the library takes no limit. Main thread alone."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError(f"nothing within {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
