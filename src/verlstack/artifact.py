@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from verlstack import canonical, oci
@@ -13,9 +14,29 @@ if TYPE_CHECKING:
 
     from verlstack.upload import Writer
 
+IN_TOTO = "application/vnd.in-toto+json"
 CREATED = "org.opencontainers.image.created"
 _EMPTY = b"{}"
 _EMPTY_TYPE = "application/vnd.oci.empty.v1+json"  # image-spec 1.1, "guidance for an empty descriptor"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """One thing to attach.
+
+    Attributes:
+        name: for people, and its file name for those who download it.
+        media_type: also the artifact's type.
+        data: its bytes, the same each time.
+        kind: type of the predicate under which it is signed.
+        predicate: what is signed.
+    """
+
+    name: str
+    media_type: str
+    data: bytes
+    kind: str
+    predicate: Any
 
 
 def subject(writer: Writer) -> dict[str, Any]:

@@ -7,9 +7,10 @@ import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from verlstack import artifact, canonical, images, oci, provenance, reading, upload
+from verlstack import artifact, canonical, images, oci, provenance, reading, scan, upload
+from verlstack.artifact import IN_TOTO, Document
 from verlstack.errors import UsageError
 from verlstack.sbom import cyclonedx, make, spdx
 from verlstack.signing import claims
@@ -23,28 +24,8 @@ if TYPE_CHECKING:
     from verlstack.signing.signer import Signer
     from verlstack.workshop import Workshop
 
-IN_TOTO = "application/vnd.in-toto+json"
 SMOKE = "application/vnd.verlstack.smoke.v1+json"
 _MOST_REPORT = 4 << 20  # bytes, what a registry must take of a manifest; a report of two hosts has 100 kB
-
-
-@dataclass(frozen=True, kw_only=True)
-class Document:
-    """One thing to attach.
-
-    Attributes:
-        name: for people, and its file name for those who download it.
-        media_type: also the artifact's type.
-        data: its bytes, the same each time.
-        kind: type of the predicate under which it is signed.
-        predicate: what is signed.
-    """
-
-    name: str
-    media_type: str
-    data: bytes
-    kind: str
-    predicate: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +52,7 @@ def attest(
     *,
     run: Run,
     smoke: Path | None = None,
+    scanned: Path | None = None,
     signer: Signer | None = None,
 ) -> Report:
     """Attach SBOMs, provenance and the smoke report to an image that a registry has; its digest stays what it is.
@@ -81,11 +63,12 @@ def attest(
         shop: the surroundings.
         run: what the builder says of itself.
         smoke: folder of the report of `verlstack smoke`, or its `smoke.json`.
+        scanned: what a vulnerability scanner wrote of this image, in cosign's form.
         signer: signs every document as an in-toto statement, too.
 
     Raises:
         LockError, ProofError: the image is not what its lock says.
-        UsageError: the smoke report is another image's, or the image is none of a stack.
+        UsageError: the smoke report or the scan is another image's, or the image is none of a stack.
         FetchError: the registry does not have the image, or refuses.
     """
     digest = oci.read_layout(layout)[0]
@@ -95,6 +78,8 @@ def attest(
     if smoke is not None:
         made.append(report := smoke_report(smoke, digest))
         tests = said.line(report.predicate)
+    if scanned is not None:
+        made.append(scan.document(scanned, layout, found.name))
     ref = dataclasses.replace(ref, digest=digest)
     with upload.writer(ref, shop.env) as writer, tempfile.TemporaryDirectory(prefix="verlstack-") as folder:
         about = artifact.subject(writer)
@@ -137,7 +122,7 @@ def smoke_report(path: Path, digest: str) -> Document:
     todo = "run `verlstack smoke --report DIR` on this image, and name DIR"
     try:
         data = reading.data(path, _MOST_REPORT)
-        known = json.loads(data, parse_constant=_no_number)
+        known = canonical.loads(data)
         image, passed = str(known["image"]), known["ok"]
     except OSError as e:
         raise UsageError(f"no report of the smoke tests here: {e.strerror}", where=str(path), todo=todo) from None
@@ -149,8 +134,3 @@ def smoke_report(path: Path, digest: str) -> Document:
         raise UsageError("the smoke tests did not pass", where=str(path), todo="see why, and run them again")
     kind = TYPES["smoke"]
     return Document(name="smoke.json", media_type=SMOKE, data=canonical.dumps(known), kind=kind, predicate=known)
-
-
-def _no_number(text: str) -> None:
-    """Refuse what Python reads and JSON does not know."""
-    raise ValueError(text)

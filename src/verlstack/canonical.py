@@ -19,6 +19,20 @@ def dumps(value: Any) -> bytes:
     return text.encode()
 
 
+def loads(data: bytes) -> Any:
+    """A JSON document, without the numbers that Python reads and JSON does not know.
+
+    Raises:
+        ValueError: it is none.
+        RecursionError: it is nested deeper than any document.
+    """
+    return json.loads(data, parse_constant=_no_number)
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number of JSON")
+
+
 def digest(value: Any) -> str:
     """SHA-256 of `dumps(value)`, hexadecimal."""
     return hashlib.sha256(dumps(value)).hexdigest()

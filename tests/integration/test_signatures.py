@@ -124,7 +124,9 @@ def test_what_is_attached_leaves_the_digest_as_it_is(image, cosign, around, monk
     key = attest_key(cosign)
     report = {"image": f"tiny@{image.digest}", "ok": True}
     (tmp_path / "smoke.json").write_text(json.dumps(report))
-    how = {"run": provenance.Run(), "smoke": tmp_path, "signer": key}
+    scanned = {"scanner": {"uri": "pkg:generic/scanner@1", "result": {"ImageID": image.digest}}}
+    (tmp_path / "scan.json").write_text(json.dumps(scanned | {"metadata": {"scanFinishedOn": "2026-12-01T10:00:09Z"}}))
+    how = {"run": provenance.Run(), "smoke": tmp_path, "scanned": tmp_path / "scan.json", "signer": key}
     done = attest.attest(image.folder, image.ref, around, **how)
     again = attest.attest(image.folder, image.ref, around, **how)
     assert done == again, "the same documents are the same artifacts"
@@ -133,12 +135,12 @@ def test_what_is_attached_leaves_the_digest_as_it_is(image, cosign, around, monk
         assert client.resolve("one") == image.digest == done.digest
         assert {x["digest"] for x in rows} == set(done.attached.values())
         signed = client.manifest(client.resolve(f"{image.digest.replace(':', '-')}.att"))["layers"]
-    assert len(signed) == len(rows) == 4
+    assert len(signed) == len(rows) == 5
     assert {x["artifactType"] for x in rows} == {
         "application/vnd.cyclonedx+json", "application/spdx+json", "application/vnd.in-toto+json",
         "application/vnd.verlstack.smoke.v1+json",
     }  # fmt: skip
-    for kind in ("cyclonedx", "spdxjson", "slsaprovenance1", "https://verlstack.dev/smoke/v1"):
+    for kind in ("cyclonedx", "spdxjson", "slsaprovenance1", "vuln", "https://verlstack.dev/smoke/v1"):
         cosign.run("verify-attestation", "--type", kind, "--key", cosign.pub, *OFFLINE, image.at)
 
 

@@ -22,6 +22,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser], common:
     verb.add_argument("image", metavar="IMAGE", help=IMAGE)
     verb.add_argument("place", metavar="HOST/REPOSITORY", help="where `verlstack publish` put it")
     verb.add_argument("--smoke", type=Path, metavar="DIR", help="report of `verlstack smoke --report DIR`")
+    verb.add_argument("--scan", type=Path, metavar="FILE", help="what a vulnerability scanner found, in cosign's form")
     add_signer(verb, required=False)
     verb.add_argument("--builder", metavar="URI", help="address that names who built the image, for its provenance")
     verb.add_argument("--invocation", metavar="ID", help="the run that built it, as the CI server calls it")
@@ -39,7 +40,7 @@ def _attest(arguments: argparse.Namespace) -> int:
     who = signer(arguments)
     with surroundings(arguments, arguments.image) as shop:
         folder = layout(arguments.image, dist(arguments, shop))
-        done = attest.attest(folder, ref, shop, run=run, smoke=arguments.smoke, signer=who)
+        done = attest.attest(folder, ref, shop, run=run, smoke=arguments.smoke, scanned=arguments.scan, signer=who)
     if arguments.json:
         print(canonical.dumps(done).decode())
         return 0

@@ -59,7 +59,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser], common:
         action="append",
         default=[],
         metavar="TYPE",
-        help="demand a signed attestation, too: cyclonedx, spdxjson, slsaprovenance1, smoke, or a type's address",
+        help="demand a signed attestation, too: cyclonedx, spdxjson, slsaprovenance1, smoke, vuln, or a type's address",
     )
     verify.set_defaults(verb=_verify)
     for verb in (sign, verify):

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from verlstack import reading
 from verlstack.errors import SignatureError
 from verlstack.signing import claims
 from verlstack.signing.claims import Judged
@@ -79,18 +80,8 @@ def trust(path: Path | None) -> Verifier:
 
 
 def document(path: Path) -> bytes:
-    """The bytes of a small file.
-
-    Raises:
-        OSError, ValueError: it cannot be read, or is no small file.
-    """
-    if path.exists() and not path.is_file():
-        raise ValueError("no file")
-    with path.open("rb") as file:
-        data = file.read(_MOST + 1)
-    if len(data) > _MOST:
-        raise ValueError("longer than any file of a Sigstore")
-    return data
+    """The bytes of one of a Sigstore's files; raises as `reading.data`."""
+    return reading.data(path, _MOST)
 
 
 def judge(

@@ -28,6 +28,7 @@ TYPES = {
     "spdxjson": "https://spdx.dev/Document",
     "slsaprovenance1": "https://slsa.dev/provenance/v1",
     "smoke": "https://verlstack.dev/smoke/v1",
+    "vuln": "https://cosign.sigstore.dev/attestation/vuln/v1",
 }
 _MOST = 500  # signatures and attestations of one image that are looked at
 _MOST_SHOWN = 5  # reasons in an error
