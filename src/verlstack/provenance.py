@@ -127,14 +127,15 @@ def _row(artifact: Artifact, part: str) -> dict[str, Any]:
 
 
 def _ground(labels: Mapping[str, str], components: tuple[Component, ...]) -> Iterator[dict[str, Any]]:
-    """Base and interpreter: the base by its digest where a registry has it, its packages by version."""
+    """Base and interpreter: the base by its digest where a registry has it, its packages by hash where known."""
     base = labels.get(f"{_LABEL}.base", "")
     name, _, digest = base.rpartition("@sha256:")
     if name:
         yield {"annotations": {"part": "base"}, "digest": {"sha256": digest}, "name": base}
     for one in components:
         if one.kind == "deb":
-            yield {"annotations": {"part": "Debian package"}, "name": one.name, "uri": one.purl}
+            known = {"digest": {"sha256": one.sha256}} if one.sha256 else {}
+            yield {"annotations": {"part": "Debian package"}, **known, "name": one.name, "uri": one.purl}
         elif one.kind in {"interpreter", "own"} and one.diff_id:
             digest = one.diff_id.removeprefix("sha256:")
             yield {"annotations": {"part": "layer"}, "digest": {"sha256": digest}, "name": one.layer, "uri": one.purl}

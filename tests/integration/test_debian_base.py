@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from verlstack import layer, shell
-from verlstack.base import aptsources, bases, interpreter, mmdebstrap, python_tree
-from verlstack.cache import Cache
+from support.debian_programs import unpacked
+from verlstack import layer, shell, trees
+from verlstack.base import aptsources, bases, debs, interpreter, mmdebstrap, python_tree
+from verlstack.cache import Cache, sha256_file
 from verlstack.errors import BaseImageError
 from verlstack.progress import Silent
+from verlstack.sbom import contents
 
 pytestmark = pytest.mark.full
 
@@ -25,7 +27,7 @@ PACKAGES = ["gcc", "libc6-dev", "libgomp1", "libstdc++6", "ca-certificates"]
 CHILD = """
 import os, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[2])
+sys.path[:0] = sys.argv[2:]
 import test_debian_base
 os.umask(0o77)
 print(test_debian_base.obtain(Path(sys.argv[1])).layers[0].digest)
@@ -63,7 +65,7 @@ def base(tmp_path_factory, python):
 
 
 def child(tmp_path, *before):
-    words = [*before, sys.executable, "-c", CHILD, tmp_path / "cache", Path(__file__).parent]
+    words = [*before, sys.executable, "-c", CHILD, tmp_path / "cache", Path(__file__).parent, Path(__file__).parents[1]]
     env = dict(os.environ) | {"TZ": "Asia/Tokyo", "LANG": "de_DE.UTF-8", "PYTHONHASHSEED": "7"}
     return shell.run(words, env=env)
 
@@ -170,6 +172,18 @@ def test_the_packages_are_listed_and_the_base_is_local(base):
     assert {"gcc", "libc6-dev", "ca-certificates", "dpkg"} <= names
     assert base.local
     assert "://" not in base.reference
+
+
+def test_every_package_has_the_hash_of_its_file(base, tmp_path):
+    (blob,) = base.layers
+    found = contents.describe(trees.read(blob.path, blob.media_type, keep=contents.KEEP))
+    assert found.wrong == ()
+    assert len(found.debs) == len(base.packages)
+    assert [one.name for one in found.debs if one.sha256 is None] == []
+    known = {debs.file_name(one): one.sha256 for one in found.debs}
+    unpacked("gcc", tmp_path)  # its version has an epoch, and no security update ever came
+    (file,) = tmp_path.rglob("*.deb")
+    assert known[file.name] == sha256_file(file)
 
 
 def test_a_package_the_mirror_lacks_is_named_before_anything_is_installed(base, tmp_path):

@@ -48,6 +48,9 @@ BASE = {
     "var/lib/dpkg/status": STATUS.encode(),
     "usr/share/doc/libc6/copyright": b"LGPL",
 }
+DEBS = "usr/share/verlstack/debs.sha256"
+GCC = "gcc_4%3a12.2.0-3_amd64.deb"
+HASHED = BASE | {DEBS: f"{sha(GCC)}  {GCC}\n".encode()}  # of one of two packages
 INTERPRETER = {"usr/local/include/python3.10/patchlevel.h": b'#define PY_VERSION  "3.10.13"\n'}
 TORCH = package("torch", "2.3.1", extra="License: BSD-3-Clause\n", carried=("Six",))
 LIBS = package("click", extra=APACHE) | package("numpy", extra="License: NVIDIA Proprietary Software\n")

@@ -13,7 +13,7 @@ import pytest
 
 from support import layouts, stacks
 from verlstack import buildkit, cli, oci, pins, shell, trees
-from verlstack.base import aptsources, assemble, bases, debian, diff, dpkg, interpreter, mmdebstrap, staged, use
+from verlstack.base import aptsources, assemble, bases, debian, debs, diff, dpkg, interpreter, mmdebstrap, staged, use
 from verlstack.base.interpreter import Interpreter
 from verlstack.cache import Cache
 from verlstack.errors import BaseImageError, BuildError, EngineError, FetchError, UsageError
@@ -282,10 +282,17 @@ def test_show_for_people_and_for_programs(project, fit, capsys):
     known = json.loads(capsys.readouterr().out)
     assert known["packages"][0] == {
         "name": "gcc", "version": "4:12.2.0-3", "architecture": "amd64", "source": "gcc-defaults",
-        "source_version": "1.203", "installed_kib": 50, "licence": None,
+        "source_version": "1.203", "installed_kib": 50, "licence": None, "sha256": None,
     }  # fmt: skip
     assert known["local"] is True
     assert len(known["layers"]) == 1
+
+
+def test_show_has_the_hashes_that_a_base_lists(project, tmp_path, capsys):
+    files = layouts.FIT | {debs.PATH: f"{'a' * 64}  libc6_2.36-9_amd64.deb\nnonsense\n".encode()}
+    assert cli.main(["base", "show", str(layouts.write(tmp_path / "x", files)), "--stack", "demo", "--json"]) == 0
+    known = json.loads(capsys.readouterr().out)["packages"]
+    assert {x["name"]: x["sha256"] for x in known} == {"gcc": None, "libc6": "a" * 64}
 
 
 def test_show_says_why_a_base_does_not_fit(project, tmp_path, capsys):

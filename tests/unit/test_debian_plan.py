@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from verlstack import layer, shell
-from verlstack.base import aptsources, basestore, debian, mmdebstrap, rootfs
+from verlstack import layer, shell, trees
+from verlstack.base import aptsources, basestore, debian, debs, mmdebstrap, rootfs
 from verlstack.cache import Cache
 from verlstack.content import Inline, Reader, Slice
 from verlstack.errors import BaseImageError, FetchError, StorageError
@@ -118,6 +119,7 @@ def test_mmdebstraps_arguments(tmp_path):
     )
     assert "--include=gcc,tar" in words
     assert "--variant=essential" in words
+    assert any("apt-helper" in str(word) and str(word).endswith(f">{tmp_path / mmdebstrap.INDEX}") for word in words)
     assert "--dpkgopt=path-include=/usr/share/doc/*/copyright" in words
     assert words[-3:] == ["bookworm", tmp_path / "t", tmp_path / "own.list"]
     assert not any("path-exclude=/usr/share/doc/*" in str(word) for word in words[words.index(
@@ -225,7 +227,8 @@ def root_tar(path, *, day=b"20000", version=b"1.34"):
         add("./bin", kind=tarfile.SYMTYPE, mode=0o777, link="usr/bin")
         add("./dev/null", kind=tarfile.CHRTYPE)
         add("./etc/shadow", b"root:*:" + day + b":0:99999:7:::\nx:!:::::::\n", mode=0o640, gid=42)
-        add("./var/lib/dpkg/status", b"Package: tar\nStatus: install ok installed\nVersion: " + version + b"\n\n"
+        add("./var/lib/dpkg/status", b"Package: tar\nStatus: install ok installed\nVersion: " + version + b"\n"
+            b"Architecture: amd64\n\n"
             b"Package: gone\nStatus: deinstall ok config-files\nVersion: 1\n")  # fmt: skip
         for litter in (
             "./var/log/dpkg.log", "./etc/machine-id", "./etc/resolv.conf", "./etc/hostname", "./etc/passwd-",
@@ -284,7 +287,8 @@ def test_a_damaged_root_tar_is_an_error(tmp_path):
 
 
 def test_packages_come_from_dpkgs_status(tmp_path):
-    assert rootfs.packages(root_tar(tmp_path / "r.tar")) == (("tar", "1.34"),)
+    (package,) = rootfs.packages(root_tar(tmp_path / "r.tar"))
+    assert (package.name, package.version) == ("tar", "1.34")
     with tarfile.open(tmp_path / "empty.tar", "w"):
         pass
     assert rootfs.packages(tmp_path / "empty.tar") == ()
@@ -309,7 +313,10 @@ def bootstrap(cache, run, env=None, *, offline=False, fresh=False):
 
 def fake_bootstrap(day, version=b"1.34"):
     def write(words, env):
-        root_tar(Path(next(word for word in words if word.endswith("root.tar"))), day=day, version=version)
+        archive = root_tar(Path(next(word for word in words if word.endswith("root.tar"))), day=day, version=version)
+        archive.with_name(mmdebstrap.INDEX).write_text(
+            f"Package: tar\nVersion: {version.decode()}\nArchitecture: amd64\nSHA256: {'a' * 64}\n\n\n"
+        )
         return shell.Result(args=words, returncode=0, stdout="", stderr="")
 
     return write
@@ -322,6 +329,10 @@ def test_a_bootstrap_is_canonical_cached_and_clean(tmp_path, etc, as_root):
     other = bootstrap(Cache(tmp_path / "two"), Run(bootstrap=fake_bootstrap(b"20001")), env)
     assert (one.layer.digest, one.layer.diff_id) == (other.layer.digest, other.layer.diff_id)
     assert one.packages == (("tar", "1.34"),)
+    listed = trees.read(one.layer.path, one.layer.media_type, keep=re.compile(debs.PATH))
+    assert listed.kept == {debs.PATH: f"{'a' * 64}  tar_1.34_amd64.deb\n".encode()}
+    (node,) = (member.node for member in listed.members if member.path == debs.PATH)
+    assert (node.kind, node.mode, node.uid, node.gid) == ("file", 0o644, 0, 0)
     assert list((tmp_path / "one" / "verlstack-tmp").iterdir()) == []
     words, seen = run.calls[-1]
     assert words[:2] == ("unshare", "--mount")

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from support import imagelayers
-from support.imagelayers import artifact, image, lock, surroundings
+from support.imagelayers import GCC, HASHED, artifact, image, layers, lock, surroundings
 from support.signatures import DIGEST, OTHER
 from verlstack import attest, provenance
 from verlstack.errors import UsageError
@@ -23,7 +23,8 @@ LABELS = {"dev.verlstack.base": f"reg.invalid/base@{DIGEST}"}
 
 @pytest.fixture
 def components(tmp_path):
-    return take(contents.read(image(tmp_path / "image"), **vars(surroundings(tmp_path))), lock())
+    files = layers(**{"base debian": HASHED})
+    return take(contents.read(image(tmp_path / "image", files), **vars(surroundings(tmp_path))), lock())
 
 
 @pytest.fixture
@@ -47,6 +48,8 @@ def test_every_file_of_the_lock_is_a_material_with_its_hash(predicate):
     assert found["constraints/tiny.txt"]["digest"] == {"sha256": imagelayers.sha("tiny.txt")}
     assert found[LABELS["dev.verlstack.base"]]["digest"] == {"sha256": "a" * 64}
     assert found["libc6"]["uri"].startswith("pkg:deb/debian/libc6@2.36-9")
+    assert "digest" not in found["libc6"]
+    assert found["gcc"]["digest"] == {"sha256": imagelayers.sha(GCC)}
     assert found["interpreter"]["digest"]
 
 

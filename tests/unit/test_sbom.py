@@ -15,7 +15,21 @@ from spdx_tools.spdx.parser.jsonlikedict.json_like_dict_parser import JsonLikeDi
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
 from support import imagelayers, layouts
-from support.imagelayers import BASE, LIBS, SITE, TORCH, artifact, image, layers, lock, package, surroundings
+from support.imagelayers import (
+    BASE,
+    DEBS,
+    GCC,
+    HASHED,
+    LIBS,
+    SITE,
+    TORCH,
+    artifact,
+    image,
+    layers,
+    lock,
+    package,
+    surroundings,
+)
 from verlstack import oci, trees
 from verlstack.errors import LockError
 from verlstack.lockfile import Compiled
@@ -42,6 +56,12 @@ def inventory(read):
     return Inventory(**known, created="2025-03-04T00:00:00Z", lock="sha256:d", components=take(read(layers()), lock()))
 
 
+@pytest.fixture
+def hashed(inventory, read):
+    """The same on a base with the hash of one Debian package."""
+    return dataclasses.replace(inventory, components=take(read(layers(**{"base debian": HASHED})), lock()))
+
+
 def by_name(components):
     return {x.name: x for x in components}
 
@@ -60,6 +80,36 @@ def test_everything_is_there_with_version_hash_and_licence(inventory):
     assert (found["six"].inside, found["six"].version) == (torch.purl, "2.0")
     assert (found["cpython"].version, found["libc6"].paper) == ("3.10.13", "/usr/share/doc/libc6/copyright")
     assert found["gcc"].purl == "pkg:deb/debian/gcc@4%3A12.2.0-3?arch=amd64&distro=debian-12"
+
+
+def test_a_debian_package_has_the_hash_that_the_base_says(hashed):
+    found = by_name(hashed.components)
+    assert (found["gcc"].sha256, found["gcc"].file) == (imagelayers.sha(GCC), GCC)
+    assert (found["libc6"].sha256, found["libc6"].file) == (None, None)
+    one = by_name_in(json.loads(writer.document(hashed))["components"])
+    assert one["gcc"]["hashes"] == [{"alg": "SHA-256", "content": imagelayers.sha(GCC)}]
+    assert "hashes" not in one["libc6"]
+    other = by_name_in(json.loads(spdx.document(hashed))["packages"])
+    assert other["gcc"]["checksums"] == [{"algorithm": "SHA256", "checksumValue": imagelayers.sha(GCC)}]
+    assert other["gcc"]["packageFileName"] == GCC
+    assert "checksums" not in other["libc6"]
+    assert cyclonedx_errors(writer.document(hashed)) == spdx_errors(spdx.document(hashed)) == []
+
+
+def by_name_in(rows):
+    return {x["name"]: x for x in rows}
+
+
+def test_a_layer_over_a_bootstrap_may_change_its_packages(read):
+    """What an engine installed into it: one package is another now, and none of its own layer has a hash."""
+    listed = HASHED[DEBS] + f"{imagelayers.sha('libc6')}  libc6_2.36-9_amd64.deb\n".encode()
+    files = {
+        "base one": HASHED | {DEBS: listed},
+        "base two": {"var/lib/dpkg/status": imagelayers.STATUS.replace("2.36-9", "2.36-10").encode()},
+    }
+    found = by_name(take(read(files), None))
+    assert (found["gcc"].sha256, found["gcc"].layer) == (imagelayers.sha(GCC), "base two")
+    assert (found["libc6"].sha256, found["libc6"].version) == (None, "2.36-10")
 
 
 def test_a_base_of_several_layers(tmp_path):
@@ -125,6 +175,9 @@ def without(files, path):
         ({"extra": package("evil")}, "no layer extra"),
         ({"extra": {"etc/passwd": b"root"}}, "no layer extra"),
         ({"base debian": BASE | package("evil")}, "nothing pins that"),
+        ({"base debian": HASHED | {DEBS: b"x" * 64 + b"  " + GCC.encode()}}, r"base debian has no hash .* in line 1"),
+        ({"base debian": HASHED | {"var/lib/dpkg/status": b""}}, r"has gcc_4%3a12\.2\.0-3_amd64\.deb in /usr/share"),
+        ({"base debian": {DEBS: HASHED[DEBS]}}, "which dpkg does not list"),
         ({"base more": {"usr/bin/python": b"evil"}}, "the layer base more lies over the layer torch"),
         ({"smoke": {f"{SITE}/.wh.torch": b""}}, r"\.wh\.torch"),
         ({"smoke": {"opt/verl/lib/python3.10/site-packages": "-> /tmp"}}, "hides the environment"),

@@ -11,10 +11,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verlstack import layer, shell
-from verlstack.base import aptsources, dpkg, mmdebstrap, rootfs
+from verlstack import layer, shell, tar
+from verlstack.base import aptsources, debs, dpkg, mmdebstrap, rootfs
 from verlstack.base.basestore import load, save
 from verlstack.cache import storage_errors
+from verlstack.content import Inline
 from verlstack.errors import BaseImageError, FetchError
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from verlstack.cache import Cache
     from verlstack.progress import Progress
 
-_RECIPE = 1  # part of the cache key: raise it when what is left out of the tree, or how it is written, changes
+# Part of the cache key: raise it when what is left out of the tree or put into it, or how it is written, changes.
+_RECIPE = 2  # 2: the list of the packages' hashes (debs.PATH)
 _TIMEOUT = 1800.0  # seconds; 25 are usual, a slow mirror gives 90 MB in ten minutes
 
 
@@ -133,7 +135,9 @@ def _build(
         result = run(command, env=environment, timeout=_TIMEOUT)
         if result.returncode != 0:
             raise mmdebstrap.failure(result, wanted)
-        entries = layer.arrange(rootfs.entries(archive, epoch=wanted.epoch))
+        installed = rootfs.packages(archive)
+        hashes = _hashes(shop / mmdebstrap.INDEX, installed)
+        entries = layer.arrange((*rootfs.entries(archive, epoch=wanted.epoch), hashes))
         packed = shop / "layer"
         with storage_errors(packed), packed.open("wb") as out:
             diff_id, digest, size, raw_size = layer.write(
@@ -143,10 +147,16 @@ def _build(
             path=packed, digest=digest, diff_id=diff_id, size=size, raw_size=raw_size,
             media_type=layer.MEDIA_TYPES["zstd"],
         )  # fmt: skip
-        packages = [list(one) for one in rootfs.packages(archive)]
+        packages = [[one.name, one.version] for one in installed]
         blobs, facts = save(folder, (blob,), {"packages": packages})
     progress.finish(task, f"{len(packages)} packages, {raw_size / 1e6:.0f} MB, {size / 1e6:.0f} MB compressed")
     return blobs, facts
+
+
+def _hashes(index: Path, installed: Sequence[dpkg.Package]) -> tar.Entry:
+    with index.open(encoding="utf-8", errors="replace") as lines:
+        text = debs.listed(lines, installed)
+    return tar.Entry(path=debs.PATH, kind="file", mode=0o644, content=Inline(data=text.encode()))
 
 
 @contextlib.contextmanager

@@ -32,6 +32,7 @@ class Package:
         source_version: its version, which may differ from the binary's.
         installed_kib: `Installed-Size`, KiB by the packager's account; 0 where it is not told.
         licence: path of its copyright file, or None where the tree has none.
+        sha256: of the file it was installed from, where the tree says so.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Package:
     source_version: str
     installed_kib: int
     licence: str | None = None
+    sha256: str | None = None
 
 
 def check_names(names: Iterable[str], where: str) -> None:

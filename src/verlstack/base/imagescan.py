@@ -14,6 +14,7 @@ import zstandard
 from isal import igzip
 
 from verlstack import layer, trees
+from verlstack.base import debs
 from verlstack.errors import BaseImageError, ProofError
 from verlstack.foreigntar import Bounded, Hashing
 
@@ -27,6 +28,7 @@ _MAX_PATHS = 1 << 22  # an image of 50 GB with a desktop in it has 1 million
 # What says what an image is: its system, its Python, its packages, its C and C++ libraries.
 _KEPT = re.compile(
     r".*/(os-release|patchlevel\.h)|/var/lib/dpkg/status(\.d/[^/]+)?"
+    rf"|/{re.escape(debs.PATH)}"
     r"|/(usr/)?lib(64|/x86_64-linux-gnu)?/(libc\.so\.6|libc-2\.\d+\.so|libstdc\+\+\.so\.6[.\d]*)"
 )
 # tarfile lets through what it trips over: a number that is none, a name without end, headers nested too deep.

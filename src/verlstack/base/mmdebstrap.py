@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from verlstack.base.debian import Plan
 
 ETC_APT = Path("/etc/apt")
+INDEX = "index"  # of all packages that the mirrors have, beside the archive; one file, an empty line after each list
 _BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")  # what the machine trusts
 _TRUSTED = "trusted-"  # the trusted certificates' files, numbered
 _GID_MAP = Path("/proc/self/gid_map")
@@ -53,6 +55,15 @@ _TRUST = """set -e
 mkdir -p "$1/usr/local/share/ca-certificates"
 cp {files}*.crt "$1/usr/local/share/ca-certificates/"
 chroot "$1" update-ca-certificates >&2"""
+# dpkg forgets which file a package came from. apt's lists are gone from the tree afterwards, and are read beside it.
+_KEEP_INDEX = """set -e
+cd "$1"
+export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG"
+lists=$(apt-get indextargets --format '$(FILENAME)' 'Created-By: Packages')
+echo "$lists" | while IFS= read -r list; do
+  /usr/lib/apt/apt-helper cat-file "$list"
+  echo
+done >{index}"""
 _TAKE_FAKEROOT_BACK = f'rm -r "$1/{_FAKEROOT_DIR}"'
 
 # apt speaks these lines under LC_ALL=C.UTF-8.
@@ -164,6 +175,7 @@ def words(wanted: Plan, archive: Path, apt_options: Path, mirrors: Sequence[Path
         "--skip=chroot/mount/dev",
         f'--extract-hook=if [ -n "${{FAKEROOTKEY:-}}" ]; then {_LEND_FAKEROOT}\nfi',
         *([f"--customize-hook={_TRUST.format(files=apt_options.with_name(_TRUSTED))}"] if _trusts(wanted) else ()),
+        f"--customize-hook={_KEEP_INDEX.format(index=shlex.quote(str(apt_options.with_name(INDEX))))}",
         f'--customize-hook=if [ -n "${{FAKEROOTKEY:-}}" ]; then {_TAKE_FAKEROOT_BACK}; fi',
         wanted.release.codename,
         archive,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from verlstack.progress import Progress
 
 ARCHITECTURE = "amd64"
-_RECIPE = 3  # part of the cache key: raise it when the scan learns something new
+_RECIPE = 4  # part of the cache key: raise it when the scan learns something new
 _STREAMS = 4  # layers at once: one is rarely enough to fill a line, more gain nothing
 _MAX_LAYERS = 127  # what overlayfs stacks, and so every engine
 _MAX_SIZE = 1 << 40  # bytes of a stored layer; beyond what a disk counts, numbers overflow

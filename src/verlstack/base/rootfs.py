@@ -153,10 +153,9 @@ def steady_shadow(data: bytes, epoch: int) -> bytes:
     return b"".join(lines)
 
 
-def packages(archive: Path) -> tuple[tuple[str, str], ...]:
-    """(package, version) of everything dpkg installed, sorted; read from the tree's own status file."""
+def packages(archive: Path) -> tuple[dpkg.Package, ...]:
+    """Everything dpkg installed, sorted; read from the tree's own status file."""
     with tarfile.open(archive, encoding="utf-8") as members:
         status = next((m for m in members if _normal(m.name) == _DPKG_STATUS), None)
         file = members.extractfile(status) if status else None
-        installed = dpkg.parse(file.read().decode("utf-8", "replace")) if file else ()
-    return tuple((one.name, one.version) for one in installed)
+        return dpkg.parse(file.read().decode("utf-8", "replace")) if file else ()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from verlstack import canonical, images, oci, pullcost, trees
-from verlstack.base import aptsources, dpkg
+from verlstack.base import aptsources, debs, dpkg
 from verlstack.cache import atomic
 from verlstack.errors import LockError
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from verlstack.cache import Cache
     from verlstack.progress import Progress
 
-_FORM = 1  # of what is kept: raise it when this module reads something else
+_FORM = 2  # of what is kept: raise it when this module reads something else
 _SITE = re.compile(r"(opt/verl/lib/[^/]+/site-packages)/.+")
 _ABOVE = re.compile(r"opt(/verl(/lib(/[^/]+(/site-packages)?)?)?)?")
 _METADATA = re.compile(r"(?P<folder>(?:.*/)?[^/]+\.dist-info)/METADATA")
@@ -36,8 +36,9 @@ _STATUS = re.compile(r"var/lib/dpkg/status(\.d/[^/]+)?")
 _PAPER = re.compile(r"usr/share/doc/([^/]+)/copyright")
 _RELEASE = ("etc/os-release", "usr/lib/os-release")
 _PATCH_LEVEL = re.compile(r'^#define\s+PY_VERSION\s+"([\w.+]+)"', re.MULTILINE)
-_KEEP = re.compile(
+KEEP = re.compile(  # what `describe` wants kept
     r".*\.dist-info/METADATA|opt/verl/lib/[^/]+/site-packages/[^/]+\.dist-info/RECORD|var/lib/dpkg/status(\.d/[^/]+)?"
+    rf"|{re.escape(debs.PATH)}"
     r"|etc/os-release|usr/lib/os-release|(usr|usr/local|opt/[^/]+)/include/python3\.\d+/patchlevel\.h"
 )
 _MOST_WRONG = 20  # of one layer that are kept: one is enough to refuse it
@@ -70,8 +71,10 @@ class Contents:
 
     Attributes:
         dists: every dist-info in it, by folder.
-        wrong: what is not as a RECORD says, or belongs to none; each a sentence without subject.
-        debs: Debian packages as its status file has them; None where it has no such file.
+        wrong: what is not as a RECORD says, or belongs to none, or of the list of Debian packages' hashes fits none of
+            them; each a sentence without subject.
+        debs: Debian packages as its status file has them, with hash where it has that list; None where it has no
+            status file.
         release: ID and VERSION_ID of its os-release, or None.
         python: three numbers of the interpreter whose headers are in it, or None.
     """
@@ -156,7 +159,7 @@ def from_json(known: Mapping[str, Any]) -> Contents:
 
 def _read(layout: Path, entry: Mapping[str, Any], cache: Cache) -> Contents:
     images.check_blob(layout, entry["digest"])
-    content = trees.read(layout / oci.blob_path(entry["digest"]), entry["mediaType"], keep=_KEEP)
+    content = trees.read(layout / oci.blob_path(entry["digest"]), entry["mediaType"], keep=KEEP)
     found = describe(content)
     with atomic(_place(cache, entry["digest"]), tmp=cache.tmp) as out:
         out.write(canonical.dumps({"form": _FORM, "contents": found}))
@@ -169,14 +172,15 @@ def describe(content: trees.Content) -> Contents:
     texts = {path: data.decode("utf-8", "replace") for path, data in content.kept.items()}
     status = [texts[path] for path in sorted(texts) if _STATUS.fullmatch(path)]
     papers = {match[1]: f"/{path}" for path in files if (match := _PAPER.fullmatch(path))}
+    packages, complaints = debs.read(texts.get(debs.PATH, ""), _debs(status, papers))
     release = next((texts[path] for path in _RELEASE if texts.get(path)), None)  # one is a link
     parsed = aptsources.parse_release(release) if release else None
     versions = (_PATCH_LEVEL.search(text) for path, text in sorted(texts.items()) if path.endswith("/patchlevel.h"))
     return Contents(
         diff_id=content.diff_id,
         dists=tuple(_dist(path, texts[path]) for path in sorted(texts) if _METADATA.fullmatch(path)),
-        wrong=tuple(sorted(_wrong(files, texts))[:_MOST_WRONG]),
-        debs=_debs(status, papers) if status else None,
+        wrong=tuple(sorted((*_wrong(files, texts), *complaints))[:_MOST_WRONG]),
+        debs=packages if status else None,
         release=(parsed.id, parsed.version) if parsed else None,
         python=next((match[1] for match in versions if match), None),
     )

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from packaging.utils import canonicalize_name
 
 from verlstack import pullcost
+from verlstack.base import debs
 from verlstack.errors import LockError
 from verlstack.sbom import licences
 
@@ -33,7 +34,7 @@ class Component:
     Attributes:
         kind: `carried`: a package inside another one's files; `own`: a layer of verlstack's own; `source`: what a wheel
             was built from, itself not in the image.
-        sha256: of the wheel or source; None of what has no file that the lock names.
+        sha256: of the wheel, source or Debian package; None where neither the lock nor the base names its file.
         file: name of that file.
         layer: name of the layer that holds it.
         inside: the purl of the package that carries it along.
@@ -268,8 +269,10 @@ def _below(layers: dict[str, Contents], release: tuple[str, str] | None) -> Iter
             licence=licences.Licence(),
             layer=holder or "",
         )
+    # A layer above the bootstrap's may bring a new status file and no hashes; what has stayed the same keeps its own.
+    known = {debs.file_name(x): x.sha256 for one in layers.values() for x in one.debs or () if x.sha256}
     for deb in (layers[holder].debs or ()) if holder else ():
-        yield _deb(deb, release, str(holder))
+        yield _deb(deb, release, str(holder), known.get(debs.file_name(deb)))
     if found := [(name, one) for name, one in layers.items() if one.python]:
         name, one = found[-1]
         yield Component(
@@ -283,7 +286,7 @@ def _below(layers: dict[str, Contents], release: tuple[str, str] | None) -> Iter
         )
 
 
-def _deb(deb: Package, release: tuple[str, str] | None, layer: str) -> Component:
+def _deb(deb: Package, release: tuple[str, str] | None, layer: str, sha256: str | None) -> Component:
     vendor = release[0] if release else "debian"
     distro = f"&distro={vendor}-{quote(release[1], safe='')}" if release else ""
     version = quote(deb.version, safe="")
@@ -293,6 +296,8 @@ def _deb(deb: Package, release: tuple[str, str] | None, layer: str) -> Component
         version=deb.version,
         purl=f"pkg:deb/{vendor}/{quote(deb.name, safe='')}@{version}?arch={deb.architecture}{distro}",
         licence=licences.Licence(),
+        sha256=sha256,
+        file=debs.file_name(deb) if sha256 else None,
         layer=layer,
         paper=deb.licence,
     )
