@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any
+
+_SPARE = 100  # levels: it is written inside of other documents, and by what is called from deeper than here
 
 
 def dumps(value: Any) -> bytes:
@@ -20,17 +24,28 @@ def dumps(value: Any) -> bytes:
 
 
 def loads(data: bytes) -> Any:
-    """A JSON document, without the numbers that Python reads and JSON does not know.
+    """A JSON document that `dumps` can write again: no number is infinite or none, every text is Unicode.
 
     Raises:
         ValueError: it is none.
         RecursionError: it is nested deeper than any document.
     """
-    return json.loads(data, parse_constant=_no_number)
+    value = json.loads(data, parse_constant=_no_number, parse_float=_finite)
+    deeper = functools.reduce(lambda inner, _: [inner], range(_SPARE), value)
+    json.dumps(deeper, ensure_ascii=False).encode()  # halves of a pair, as "\ud800", are no text in UTF-8
+    return value
 
 
 def _no_number(text: str) -> None:
     raise ValueError(f"{text} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    """As JSON has it, `1e999` is a number; no float holds it."""
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text[:20]} is larger than any number here")
+    return number
 
 
 def digest(value: Any) -> str:

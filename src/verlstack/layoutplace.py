@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -127,7 +126,7 @@ class LayoutPlace:
 
     def _object(self, data: bytes) -> dict[str, Any]:
         try:
-            document = json.loads(data)
+            document = canonical.loads(data)
         except (ValueError, RecursionError):
             document = None
         if not isinstance(document, dict):

@@ -6,7 +6,6 @@ import contextlib
 import datetime as dt
 import fcntl
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -325,7 +324,7 @@ def _object(path: Path) -> dict[str, Any]:
         data = f.read(_MOST + 1)
     if len(data) > _MOST:
         raise ValueError("too long")
-    document = json.loads(data)
+    document = canonical.loads(data)
     if not isinstance(document, dict):
         raise TypeError("not an object")
     return document

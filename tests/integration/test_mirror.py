@@ -246,6 +246,15 @@ def test_a_folder_holds_one_image(fakes, shop, tmp_path):
         mirror.mirror(f"{fakes[0].host}/team/base", str(folder), shop, dist=tmp_path, insecure=True)
 
 
+def test_a_folder_whose_index_could_not_be_written_again(fakes, shop, tmp_path):
+    digest = source(f"{fakes[0].host}/team/base", tmp_path, shop)
+    (tmp_path / "carried").mkdir()
+    row = {"digest": digest, "mediaType": OCI_MANIFEST, "size": 1, "annotations": {"a": "\ud800"}}
+    (tmp_path / "carried" / "index.json").write_text(json.dumps({"manifests": [row]}))
+    with pytest.raises(UsageError, match="not an OCI layout"):
+        mirror.mirror(f"{fakes[0].host}/team/base:{TAG}", str(tmp_path / "carried"), shop, dist=tmp_path, insecure=True)
+
+
 def test_a_tag_is_moved_and_moved_back_with_a_log(fakes, shop, tmp_path):
     fake, log = fakes[0], tmp_path / "log"
     place = f"{fake.host}/team/base"

@@ -180,9 +180,9 @@ def test_a_blob_that_is_a_link(tmp_path, request_of):
         obtain(folder, request_of)
 
 
-def test_a_manifest_that_is_no_json(tmp_path, request_of):
+@pytest.mark.parametrize("data", [b"[" * 100_000, b'{"a": "\\ud800"}', b'{"a": 1e999}'], ids=["deep", "half", "inf"])
+def test_a_manifest_that_is_no_json(tmp_path, request_of, data):
     folder = layouts.write(tmp_path / "l", layouts.FIT)
-    data = b"[" * 100_000
     blob_of(folder, layouts.sha(data)).write_bytes(data)
     (folder / "index.json").write_text(json.dumps({"manifests": [{"digest": layouts.sha(data)}]}))
     with pytest.raises(FetchError, match="no object in JSON"):

@@ -1,5 +1,6 @@
 """Reading pins: each mistake is named by its key, and every value counts."""
 
+import contextlib
 import dataclasses
 import re
 
@@ -377,6 +378,32 @@ def test_canonical_json_has_one_form(tmp_path):
             canonical.dumps(value)
     with pytest.raises(ValueError, match="Out of range"):
         canonical.dumps(float("nan"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"NaN", b"-Infinity", b"1e999", b"[-1e999]", b'"\\ud800"', b'{"\\udfff": 1}', b'"\xed\xa0\x80"', b"\xff",
+     b"[" * 960 + b"]" * 960, b"[" * 100_000],
+)  # fmt: skip
+def test_a_document_that_could_not_be_written_again(text):
+    with pytest.raises((ValueError, RecursionError)):
+        canonical.loads(text)
+
+
+def test_what_is_read_is_written_again():
+    text = '{"a":[1,-2.5,1e+300,true,null,"ü😀"]}'
+    assert canonical.dumps(canonical.loads(text.encode())) == text.encode()
+    assert canonical.loads(b'"\\ud83d\\ude00"') == "😀"
+
+
+def test_what_is_just_not_too_deep_is_written_inside_of_others():
+    deep = None
+    with contextlib.suppress(RecursionError):
+        for number in range(1, 2000):
+            deep = canonical.loads(b"[" * number + b"]" * number)
+    for _ in range(50):
+        deep = {"a": deep}
+    assert canonical.dumps(deep)
 
 
 # -- bugs found while these tests were written; each mark goes when its fix comes ------------------------------------

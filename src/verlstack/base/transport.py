@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import requests
 import requests.auth
 
-from verlstack import told
+from verlstack import canonical, told
 from verlstack.base import login
 from verlstack.errors import FetchError, UnwellError
 from verlstack.web import AgainError, patiently, reason, redact, retry_after
@@ -242,7 +242,7 @@ def document_of(body: bytes, where: str) -> dict[str, Any]:
         FetchError: it is none.
     """
     try:
-        document = json.loads(body)
+        document = canonical.loads(body)
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
