@@ -6,16 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from verlstack import canonical, oci
-from verlstack.base.transport import document_of
-from verlstack.errors import FetchError
+from verlstack.base.transport import MAX_DOCUMENT, document_of
+from verlstack.errors import FetchError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from verlstack.upload import Writer
 
-IN_TOTO = "application/vnd.in-toto+json"
 CREATED = "org.opencontainers.image.created"
+# Bytes of what is signed, so that `verify` reads it: it is base64 (4 letters for 3 bytes) in an envelope or bundle, and
+# what else stands there (subject; certificate, entry of the log and its proof) has 10 kB.
+LARGEST = (MAX_DOCUMENT - (64 << 10)) // 4 * 3
 _EMPTY = b"{}"
 _EMPTY_TYPE = "application/vnd.oci.empty.v1+json"  # image-spec 1.1, "guidance for an empty descriptor"
 
@@ -37,6 +39,23 @@ class Document:
     data: bytes
     kind: str
     predicate: Any
+
+
+def check_size(one: Document, where: str, todo: str) -> Document:
+    """A document, if `verify` would read it signed.
+
+    Args:
+        one: the document.
+        where: what it is of.
+        todo: how to get a shorter one.
+
+    Raises:
+        UsageError: it is too long.
+    """
+    if (size := max(len(one.data), len(canonical.dumps(one.predicate)))) > LARGEST:
+        what = f"{one.name} would have {size} bytes, and what is signed may have {LARGEST}"
+        raise UsageError(what, where=where, todo=todo)
+    return one
 
 
 def subject(writer: Writer) -> dict[str, Any]:

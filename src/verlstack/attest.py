@@ -1,4 +1,4 @@
-"""`verlstack attest`: what is in an image, what it was made from and whether it works, attached to it in a registry."""
+"""`verlstack attest`: what is known of an image, attached to it in a registry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verlstack import artifact, canonical, images, oci, provenance, reading, scan, upload
-from verlstack.artifact import IN_TOTO, Document
+from verlstack.artifact import Document
 from verlstack.errors import UsageError
 from verlstack.sbom import cyclonedx, make, spdx
 from verlstack.signing import claims
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from verlstack.workshop import Workshop
 
 SMOKE = "application/vnd.verlstack.smoke.v1+json"
-_MOST_REPORT = 4 << 20  # bytes, what a registry must take of a manifest; a report of two hosts has 100 kB
+_FEWER = "run the smoke tests on fewer hosts for this"  # a report of two has 100 kB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +36,7 @@ class Report:
         attached: name → digest of the manifest that refers to the image.
         signed: who signed all of them: `sha256:…` of a key, or an identity; or None.
         smoke: what the attached smoke report says was run; None where none was attached.
+        scan: what the attached scan says of itself; None where none was attached.
     """
 
     reference: str
@@ -43,6 +44,7 @@ class Report:
     attached: dict[str, str]
     signed: str | None
     smoke: str | None
+    scan: str | None
 
 
 def attest(
@@ -55,7 +57,7 @@ def attest(
     scanned: Path | None = None,
     signer: Signer | None = None,
 ) -> Report:
-    """Attach SBOMs, provenance and the smoke report to an image that a registry has; its digest stays what it is.
+    """Attach what is known of an image to it in a registry that has it; its digest stays what it is.
 
     Args:
         layout: the image here, which is held against its lock.
@@ -68,18 +70,24 @@ def attest(
 
     Raises:
         LockError, ProofError: the image is not what its lock says.
-        UsageError: the smoke report or the scan is another image's, or the image is none of a stack.
+        UsageError: the smoke report or the scan is another image's, the image is none of a stack, or a document is
+            longer than what `verify` reads.
         FetchError: the registry does not have the image, or refuses.
     """
     digest = oci.read_layout(layout)[0]
     found = make.inventory(layout, shop.constraints, cache=shop.cache, workers=shop.workers, progress=shop.progress)
     made = documents(layout, found, shop.constraints, run)
-    tests = None
+    for one in made:
+        artifact.check_size(
+            one, str(layout), "attach to an image with fewer packages; this one can be signed, not attested"
+        )
+    tests, scanner = None, None
     if smoke is not None:
         made.append(report := smoke_report(smoke, digest))
         tests = said.line(report.predicate)
     if scanned is not None:
-        made.append(scan.document(scanned, layout, found.name))
+        made.append(result := scan.document(scanned, layout, found.name))
+        scanner = scan.line(result.predicate)
     ref = dataclasses.replace(ref, digest=digest)
     with upload.writer(ref, shop.env) as writer, tempfile.TemporaryDirectory(prefix="verlstack-") as folder:
         about = artifact.subject(writer)
@@ -92,7 +100,7 @@ def attest(
         done = signer.attest(writer, {one.kind: one.predicate for one in made}) if signer else None
     name = f"{ref.host}/{ref.repository}@{digest}"
     signed = done.by if done else None
-    return Report(reference=name, digest=digest, attached=attached, signed=signed, smoke=tests)
+    return Report(reference=name, digest=digest, attached=attached, signed=signed, smoke=tests, scan=scanner)
 
 
 def documents(layout: Path, found: Inventory, constraints: Path, run: Run) -> list[Document]:
@@ -104,7 +112,9 @@ def documents(layout: Path, found: Inventory, constraints: Path, run: Run) -> li
         predicate = provenance.predicate(lock, constraints, labels, found.components, run)
         data = claims.statement(found.name, found.digest, provenance.PREDICATE, predicate)
         kind = provenance.PREDICATE
-        made.append(Document(name="provenance.json", media_type=IN_TOTO, data=data, kind=kind, predicate=predicate))
+        made.append(
+            Document(name="provenance.json", media_type=claims.IN_TOTO, data=data, kind=kind, predicate=predicate)
+        )
     return made
 
 
@@ -121,8 +131,7 @@ def smoke_report(path: Path, digest: str) -> Document:
     path = path / "smoke.json" if path.is_dir() else path
     todo = "run `verlstack smoke --report DIR` on this image, and name DIR"
     try:
-        data = reading.data(path, _MOST_REPORT)
-        known = canonical.loads(data)
+        known = canonical.loads(reading.data(path))
         image, passed = str(known["image"]), known["ok"]
     except OSError as e:
         raise UsageError(f"no report of the smoke tests here: {e.strerror}", where=str(path), todo=todo) from None
@@ -133,4 +142,5 @@ def smoke_report(path: Path, digest: str) -> Document:
     if passed is not True:
         raise UsageError("the smoke tests did not pass", where=str(path), todo="see why, and run them again")
     kind = TYPES["smoke"]
-    return Document(name="smoke.json", media_type=SMOKE, data=canonical.dumps(known), kind=kind, predicate=known)
+    one = Document(name="smoke.json", media_type=SMOKE, data=canonical.dumps(known), kind=kind, predicate=known)
+    return artifact.check_size(one, str(path), _FEWER)

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
-from verlstack import canonical, oci, reading
-from verlstack.artifact import IN_TOTO, Document
+from verlstack import artifact, canonical, oci, reading
+from verlstack.artifact import Document
 from verlstack.errors import UsageError
 from verlstack.signing import claims
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 # cosign's specification "Vulnerability Scan Record Attestation"; Trivy writes it as `--format cosign-vuln`.
 PREDICATE = "https://cosign.sigstore.dev/attestation/vuln/v1"
-_MOST = 4 << 20  # bytes, what a registry must take of a document
+# Where a scanner's own report says which image it is of. Elsewhere in it digests are of layers or files, or stand in a
+# label, where whoever made the image writes what they like.
+_NAMED = (
+    ("Metadata", "ImageID"),  # Trivy: pkg/types/report.go
+    ("Metadata", "RepoDigests"),
+    *(
+        ("source", place, key)
+        for place in ("target", "metadata")  # Grype: grype/presenter/models/source.go; Syft since its version 1
+        for key in ("imageID", "manifestDigest", "repoDigests")  # of both: syft/source/image_metadata.go
+    ),
+)
+_LONGEST = 300  # characters of a line
 _TODO = "let a scanner write it in cosign's form of this very image (`trivy image --input FOLDER --format cosign-vuln`)"
+_FEWER = "let the scanner write fewer findings, as with `--severity HIGH,CRITICAL`"
 
 
 def document(path: Path, layout: Path, name: str) -> Document:
@@ -28,21 +40,47 @@ def document(path: Path, layout: Path, name: str) -> Document:
         name: of the image, for the statement.
 
     Raises:
-        UsageError: it is none, or does not say that it is of this image.
+        UsageError: it is none, does not say that it is of this image, or is longer than what `verify` reads.
     """
+    digest, manifest, _ = oci.read_layout(layout)
     try:
-        data = reading.data(path, _MOST)
-        known: dict[str, Any] = canonical.loads(data)
+        known: dict[str, Any] = canonical.loads(reading.data(path))
         scanner, result, when = known["scanner"]["uri"], known["scanner"]["result"], known["metadata"]["scanFinishedOn"]
+        statement = claims.statement(name, digest, PREDICATE, known)
     except OSError as e:
         raise UsageError(f"no result of a scanner here: {e.strerror}", where=str(path), todo=_TODO) from None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise UsageError("no result of a scanner in cosign's form here", where=str(path), todo=_TODO) from None
     if not (isinstance(scanner, str) and scanner and isinstance(when, str) and when and isinstance(result, dict)):
         raise UsageError("this result does not say which scanner found what, and when", where=str(path), todo=_TODO)
-    digest, manifest, _ = oci.read_layout(layout)
-    if not any(x.encode() in json.dumps(result).encode() for x in (digest, str(manifest["config"]["digest"]))):
+    ours = (digest, str(manifest["config"]["digest"]))
+    if not any(said == one or said.endswith(f"@{one}") for said in _images(result) for one in ours):
         what = f"this result does not say that it is of the image {digest}: neither that nor its config is named in it"
         raise UsageError(what, where=str(path), todo=_TODO)
-    statement = claims.statement(name, digest, PREDICATE, known)
-    return Document(name="vuln.json", media_type=IN_TOTO, data=statement, kind=PREDICATE, predicate=known)
+    one = Document(name="vuln.json", media_type=claims.IN_TOTO, data=statement, kind=PREDICATE, predicate=known)
+    return artifact.check_size(one, str(path), _FEWER)
+
+
+def _images(result: dict[str, Any]) -> Iterator[str]:
+    """What a scanner's report names as its image."""
+    for path in _NAMED:
+        found: Any = result
+        for key in path:
+            found = found.get(key) if isinstance(found, dict) else None
+        yield from (x for x in (found if isinstance(found, list) else [found]) if isinstance(x, str))
+
+
+def line(predicate: Any) -> str:
+    """Which scanner looked, and when it was done; what it found is not judged.
+
+    Args:
+        predicate: of an attestation in cosign's form, from anywhere.
+    """
+    try:
+        scanner, when = predicate["scanner"]["uri"], predicate["metadata"]["scanFinishedOn"]
+    except (KeyError, TypeError, IndexError):
+        scanner, when = None, None
+    if not (isinstance(scanner, str) and scanner and isinstance(when, str) and when):
+        return "which scanner looked, and when, is not told in a form that is known here"
+    said = f"by {scanner}, finished {when}"
+    return said if len(said) <= _LONGEST else f"{said[: _LONGEST - 1]}…"

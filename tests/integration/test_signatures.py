@@ -13,9 +13,9 @@ from support import imagelayers, layouts, real_registry
 from support.debian_programs import program
 from support.signatures import pair
 from support.writable_registry import Fault, Writable
-from verlstack import attest, cli, oci, provenance, upload
+from verlstack import artifact, attest, cli, oci, provenance, upload
 from verlstack.base import reference
-from verlstack.errors import FetchError, LockError
+from verlstack.errors import FetchError, LockError, UsageError
 from verlstack.mirror import mirror
 from verlstack.sbom import make
 
@@ -124,14 +124,18 @@ def test_what_is_attached_leaves_the_digest_as_it_is(image, cosign, around, monk
     key = attest_key(cosign)
     report = {"image": f"tiny@{image.digest}", "ok": True}
     (tmp_path / "smoke.json").write_text(json.dumps(report))
-    scanned = {"scanner": {"uri": "pkg:generic/scanner@1", "result": {"ImageID": image.digest}}}
+    scanned = {"scanner": {"uri": "pkg:generic/scanner@1", "result": {"Metadata": {"ImageID": image.digest}}}}
     (tmp_path / "scan.json").write_text(json.dumps(scanned | {"metadata": {"scanFinishedOn": "2026-12-01T10:00:09Z"}}))
     how = {"run": provenance.Run(), "smoke": tmp_path, "scanned": tmp_path / "scan.json", "signer": key}
     done = attest.attest(image.folder, image.ref, around, **how)
     again = attest.attest(image.folder, image.ref, around, **how)
     assert done == again, "the same documents are the same artifacts"
+    assert done.scan == "by pkg:generic/scanner@1, finished 2026-12-01T10:00:09Z"
     with upload.writer(image.ref, {}) as client:
         rows = client.referrers(image.digest)
+        for name, digest in done.attached.items():
+            (layer,) = client.manifest(digest)["layers"]
+            assert layer["annotations"] == {"org.opencontainers.image.title": name}
         assert client.resolve("one") == image.digest == done.digest
         assert {x["digest"] for x in rows} == set(done.attached.values())
         signed = client.manifest(client.resolve(f"{image.digest.replace(':', '-')}.att"))["layers"]
@@ -142,6 +146,29 @@ def test_what_is_attached_leaves_the_digest_as_it_is(image, cosign, around, monk
     }  # fmt: skip
     for kind in ("cyclonedx", "spdxjson", "slsaprovenance1", "vuln", "https://verlstack.dev/smoke/v1"):
         cosign.run("verify-attestation", "--type", kind, "--key", cosign.pub, *OFFLINE, image.at)
+
+
+def test_what_is_known_of_an_image_from_the_command_line(image, verlstack, monkeypatch, tmp_path):
+    monkeypatch.setattr(make, "lock_of", lambda *_: imagelayers.lock())
+    monkeypatch.setenv("VERLSTACK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "constraints").mkdir()
+    for name in ("tiny.txt", "tiny.lock.toml"):
+        (tmp_path / "constraints" / name).touch()
+    scanned = {"scanner": {"uri": "a scanner", "result": {"Metadata": {"ImageID": image.digest}}}}
+    (tmp_path / "scan.json").write_text(json.dumps(scanned | {"metadata": {"scanFinishedOn": "\x1b[31mnow"}}))
+    (tmp_path / "smoke.json").write_text(json.dumps({"image": f"tiny@{image.digest}", "ok": True}))
+    files = ("--scan", tmp_path / "scan.json", "--smoke", tmp_path)
+    code, out, _ = verlstack("attest", image.folder, image.name, *files, "--insecure")
+    assert code == 0
+    assert [x.split()[-1] for x in out.splitlines()[1:6]] == [
+        "sbom.cdx.json", "sbom.spdx.json", "provenance.json", "smoke.json", "vuln.json",
+    ]  # fmt: skip
+    assert out.splitlines()[6:] == [
+        "smoke tests: what was run is not told in a form that is known here",
+        r"vulnerability scan: by a scanner, finished \x1b[31mnow",
+        "not signed: give --key or --keyless",
+    ]
 
 
 def attest_key(cosign):
@@ -155,6 +182,9 @@ def test_an_image_that_is_not_there_or_not_what_its_lock_says(host, around, monk
     ref = reference.place(f"{host}/team/empty", insecure=True)
     with pytest.raises(FetchError, match="does not give this image"):
         attest.attest(imagelayers.image(tmp_path / "image"), ref, around, run=provenance.Run())
+    monkeypatch.setattr(artifact, "LARGEST", 1000)
+    with pytest.raises(UsageError, match=r"sbom\.cdx\.json would have \d+ bytes, and what is signed may have 1000"):
+        attest.attest(imagelayers.image(tmp_path / "long"), ref, around, run=provenance.Run())
     evil = imagelayers.layers(torch=imagelayers.TORCH | {f"{imagelayers.SITE}/evil.pth": b"import evil"})
     with pytest.raises(LockError, match=r"evil\.pth"):
         attest.attest(imagelayers.image(tmp_path / "evil", evil), ref, around, run=provenance.Run())

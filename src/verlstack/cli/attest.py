@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser], common: argparse.ArgumentParser) -> None:
     """Add the verb to the parser."""
     verb = verbs.add_parser(
-        "attest", parents=[common], help="attach SBOMs, provenance and smoke report to an image in a registry"
+        "attest", parents=[common], help="attach SBOMs, provenance, smoke report and scan to an image in a registry"
     )
     verb.add_argument("image", metavar="IMAGE", help=IMAGE)
     verb.add_argument("place", metavar="HOST/REPOSITORY", help="where `verlstack publish` put it")
@@ -49,5 +49,7 @@ def _attest(arguments: argparse.Namespace) -> int:
         print(f"  {digest}  {name}")
     if done.smoke:
         print(f"smoke tests: {told.escaped(done.smoke)}")
+    if done.scan:
+        print(f"vulnerability scan: {told.escaped(done.scan)}")
     print(told.escaped(f"signed by {done.signed}" if done.signed else "not signed: give --key or --keyless"))
     return 0
