@@ -15,6 +15,9 @@ PATH = "usr/share/verlstack/debs.sha256"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _LINE = re.compile(r"([0-9a-f]{64})  ([A-Za-z0-9+.~%_-]+\.deb)")
 
+_MOST = 1 << 20  # characters; 3000 packages have 400 kB
+_MOST_COMPLAINTS = 20  # one is enough to refuse it
+
 
 def file_name(package: Package) -> str:
     """What `apt-get download` calls a package's file: the colon of an epoch as %3a."""
@@ -59,24 +62,32 @@ def _stanzas(index: Iterable[str]) -> Iterator[dict[str, str]]:
 def read(text: str, installed: Iterable[Package]) -> tuple[tuple[Package, ...], tuple[str, ...]]:
     """The installed packages, with hash where the list has theirs, and what is wrong with the list.
 
+    A line for what dpkg does not list, or not any more, is stale: a base that was upgraded after its bootstrap, and
+    squashed to one layer, has such.
+
     Args:
         text: the list, which may be a stranger's; empty where there is none.
         installed: what dpkg lists beside it.
 
     Returns:
-        (packages, complaints); a complaint is a sentence without subject.
+        (packages, complaints); a complaint is a sentence without subject. Of a list that is wrong no hash is taken.
     """
     packages = tuple(installed)
+    if len(text) > _MOST:
+        return packages, (f"has more than {_MOST} bytes in /{PATH}",)
     known, complaints = _parsed(text)
-    names = {file_name(x) for x in packages}
-    complaints += (f"has {name} in /{PATH}, which dpkg does not list" for name in sorted(known) if name not in names)
-    return tuple(replace(x, sha256=known.get(file_name(x))) for x in packages), tuple(complaints)
+    if complaints:
+        return packages, tuple(complaints)
+    return tuple(replace(x, sha256=known.get(file_name(x))) for x in packages), ()
 
 
 def _parsed(text: str) -> tuple[Mapping[str, str], list[str]]:
+    """(file name → hash, the first complaints)."""
     known: dict[str, str] = {}
-    complaints = []
+    complaints: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
+        if len(complaints) == _MOST_COMPLAINTS:
+            break
         match = _LINE.fullmatch(line)
         if match is None:
             complaints.append(f"has no hash and name of a package in line {number} of /{PATH}")

@@ -130,6 +130,6 @@ def _newest(pattern: re.Pattern[bytes], data: bytes) -> str | None:
 def _packages(tree: Tree) -> tuple[dpkg.Package, ...]:
     single = tree.paths(r"var/lib/dpkg/status\.d/[^/]+")
     status = "\n\n".join(tree.text(path) for path in ("var/lib/dpkg/status", *single))
-    found, _ = debs.read(tree.text(debs.PATH), dpkg.parse(status))  # `verlstack sbom` refuses a list that is wrong
+    found, _ = debs.read(tree.text(debs.PATH), dpkg.parse(status))  # `verlstack sbom` says what is wrong
     papers = {one.name: tree.real(f"usr/share/doc/{one.name}/copyright") for one in found}
     return tuple(dataclasses.replace(one, licence=f"/{path}" if (path := papers[one.name]) else None) for one in found)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from verlstack.cache import Cache
     from verlstack.progress import Progress
 
-_FORM = 2  # of what is kept: raise it when this module reads something else
+_FORM = 3  # of what is kept: raise it when this module reads something else
 _SITE = re.compile(r"(opt/verl/lib/[^/]+/site-packages)/.+")
 _ABOVE = re.compile(r"opt(/verl(/lib(/[^/]+(/site-packages)?)?)?)?")
 _METADATA = re.compile(r"(?P<folder>(?:.*/)?[^/]+\.dist-info)/METADATA")
