@@ -16,3 +16,11 @@ log_in() {
 wanted() {
     [ -n "${!1:-}" ] || { echo "$1 is empty: set it in $2, see docs/workflows.md" >&2; exit 2; }
 }
+
+# How the image is signed: with a key, or with SIGNING=keyless as this workflow.
+signing_is_known() {
+    case ${SIGNING:-key} in
+        key | keyless) ;;
+        *) echo "SIGNING is $SIGNING: the variable may be keyless, or not be, see docs/workflows.md" >&2; exit 2 ;;
+    esac
+}

@@ -12,6 +12,7 @@ umask 077
 . "$(dirname "$0")/login.sh"
 stack=$1 candidate=$2 published=$3
 wanted REPOSITORY "the variable PUBLISH_REPOSITORY"
+signing_is_known
 if [ "${SIGNING:-key}" != keyless ]; then
     wanted SIGNING_KEY "the secret SIGNING_KEY of the environment publish (or the variable SIGNING, to be keyless)"
 fi

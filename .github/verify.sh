@@ -9,6 +9,7 @@ set -euo pipefail
 umask 077
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/login.sh"
+signing_is_known
 if [ "${SIGNING:-key}" != keyless ]; then
     wanted SIGNING_PUBLIC_KEY "the variable SIGNING_PUBLIC_KEY (or the variable SIGNING, to be keyless)"
 fi

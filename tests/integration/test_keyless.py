@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from types import SimpleNamespace
 
@@ -206,7 +207,7 @@ def test_nothing_is_signed_that_is_not_there(host, services, verlstack):
     absent = f"{host}/team/absent@sha256:{'1' * 64}"
     code, _, err = verlstack("sign", absent, *services.ours, "--insecure")
     assert (code, "does not give this image" in err) == (5, True)
-    assert len(services.all.entries) == 3
+    assert (len(services.all.entries), services.all.certified) == (3, 0), "who signs is published without need"
 
 
 @pytest.mark.parametrize(
@@ -235,8 +236,104 @@ def test_options_of_verify_that_do_not_go_together(verlstack, words):
 
 
 @pytest.mark.parametrize("which", ["root", "config"])
-@pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 100_000])
+@pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 100_000, '{"caUrls": [1], "rekorTlogUrls": []}', "eyJsecret"])
 def test_files_that_are_none_of_a_sigstore(image, services, verlstack, which, text):
     getattr(services, which).write_text(text)
     code, _, err = verlstack("sign", image.at, *services.ours, "--insecure")
-    assert (code, "Sigstore" in err or "signing configuration" in err) in {(16, True), (5, True)}, err
+    assert (code, "these are no trusted root and signing config" in err) == (16, True), err
+    assert "secret" not in err
+
+
+@pytest.mark.parametrize("name", ["caUrls", "rekorTlogUrls", "tsaUrls"])
+def test_a_service_of_another_machine_without_tls(image, services, verlstack, name):
+    config = services.all.signing_config()
+    config[name] = [{"url": "http://fulcio.invalid:80", "majorApiVersion": 1, "operator": "x"}]
+    services.config.write_text(json.dumps(config))
+    code, _, err = verlstack("sign", image.at, *services.ours, "--insecure")
+    assert (code, "without TLS: http://fulcio.invalid" in err) == (16, True), err
+
+
+def test_an_answer_that_does_not_verify_is_not_attached(image, services, verlstack):
+    services.root.write_text(json.dumps(services.all.trusted_root() | {"tlogs": Services().trusted_root()["tlogs"]}))
+    code, _, err = verlstack("sign", image.at, *services.ours, "--insecure")
+    assert (code, "answered does not verify" in err) == (16, True), err
+    assert referrers(image) == []
+
+
+def test_no_timer_is_left(image, services, verlstack):
+    before = signal.getsignal(signal.SIGALRM)
+    verlstack("sign", image.at, *services.ours, "--insecure")
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    assert signal.getsignal(signal.SIGALRM) is before
+
+
+# -- who GitHub says that this is
+
+
+@pytest.fixture
+def job(services, monkeypatch):
+    """The environment of a job on GitHub that may ask for a token, changed as given."""
+    monkeypatch.delenv("SIGSTORE_ID_TOKEN")
+
+    def set_(**changes):
+        known = {
+            "GITHUB_ACTIONS": "true",
+            "ACTIONS_ID_TOKEN_REQUEST_TOKEN": "of-the-job",
+            "ACTIONS_ID_TOKEN_REQUEST_URL": f"{services.all.url}/token?x=1",
+        }
+        for name, value in (known | changes).items():
+            if value is None:
+                monkeypatch.delenv(name, raising=False)
+            else:
+                monkeypatch.setenv(name, value)
+
+    return set_
+
+
+def test_a_job_signs_as_itself(image, services, verlstack, job):
+    job()
+    code, out, err = verlstack("sign", image.at, *services.ours, "--insecure")
+    assert (code, f"signed by {IDENTITY}" in out) == (0, True), err
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"ACTIONS_ID_TOKEN_REQUEST_TOKEN": None}, "permissions"),
+        ({"ACTIONS_ID_TOKEN_REQUEST_TOKEN": "of-the-job\n"}, "gives this job no token: "),
+        ({"ACTIONS_ID_TOKEN_REQUEST_URL": "http://[bad"}, "gives this job no token: "),
+        ({"ACTIONS_ID_TOKEN_REQUEST_URL": "http://127.0.0.1:99999/?"}, "gives this job no token: "),
+        ({"ACTIONS_ID_TOKEN_REQUEST_URL": "http://127.0.0.1:9/?"}, "gives this job no token: "),
+    ],
+)
+def test_a_job_that_gets_no_token(image, services, verlstack, job, changes, said):
+    job(**changes)
+    code, _, err = verlstack("sign", image.at, *services.ours, "--insecure", "--debug")
+    assert (code, said in err, "id-token: write" in err) == (5, True, True), err
+    assert "of-the-job" not in err
+
+
+@pytest.mark.parametrize("status", [500, 0])
+def test_a_service_for_tokens_that_is_ill(image, services, verlstack, job, monkeypatch, status):
+    monkeypatch.setattr(keyless, "_SECONDS", 0.5)
+    job()
+    services.all.refuse = {"/token?x=1&audience=sigstore": status}
+    code, _, err = verlstack("sign", image.at, *services.ours, "--insecure")
+    assert (code, "gives this job no token: " in err) == (5, True), err
+
+
+def test_nobody_else_is_asked_who_this_is(image, services, verlstack, monkeypatch, tmp_path):
+    """The library would run a program of this name."""
+    monkeypatch.delenv("SIGSTORE_ID_TOKEN")
+    agent = tmp_path / "buildkite-agent"
+    agent.write_text(f"#!/bin/sh\necho {token()}\n")
+    agent.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("BUILDKITE", "true")
+    code, _, err = verlstack("sign", image.at, *services.ours, "--insecure")
+    assert (code, "nobody says who signs" in err) == (16, True), err
+
+
+def test_a_token_with_a_line_ending_is_the_same_token(image, services, verlstack, monkeypatch):
+    monkeypatch.setenv("SIGSTORE_ID_TOKEN", f"{token()}\n")
+    assert verlstack("sign", image.at, *services.ours, "--insecure")[0] == 0

@@ -146,15 +146,16 @@ def test_signed_without_a_key(checkout):
     with Services() as services:
         root, config = services.write(checkout.root)
         job = {
-            "SIGNING": "keyless", "SIGNING_KEY": "", "COSIGN_PASSWORD": "", "SIGNING_PUBLIC_KEY": "",
+            "GITHUB_ACTIONS": "true", "SIGNING": "keyless",
+            "SIGNING_KEY": "", "COSIGN_PASSWORD": "", "SIGNING_PUBLIC_KEY": "",
             "SIGNERS": f"--trusted-root {root} --signing-config {config}", "VERIFIERS": f"--trusted-root {root}",
         }  # fmt: skip
         asks = {
-            "GITHUB_ACTIONS": "true", "ACTIONS_ID_TOKEN_REQUEST_TOKEN": "of the job",
+            "ACTIONS_ID_TOKEN_REQUEST_TOKEN": "of the job",
             "ACTIONS_ID_TOKEN_REQUEST_URL": f"{services.url}/token?x=1",
         }  # fmt: skip
         refused = checkout.run("publish.sh", "tiny", "candidate", "published.json", check=False, **job)
-        assert (refused.returncode, "nobody says who signs" in refused.stderr) == (16, True)
+        assert (refused.returncode, "gives this job no token" in refused.stderr) == (5, True)
         checkout.run("publish.sh", "tiny", "candidate", "published.json", **job, **asks)
     said = checkout.run("verify.sh", "published.json", **job)
     last = json.loads(said.stdout.splitlines()[-1])
@@ -163,6 +164,12 @@ def test_signed_without_a_key(checkout):
     elsewhere = {"GITHUB_WORKFLOW_REF": "team/verl/.github/workflows/publish.yml@refs/heads/main"}
     refused = checkout.run("verify.sh", "published.json", check=False, **job, **elsewhere)
     assert refused.returncode == 16, refused.stderr
+
+
+@pytest.mark.parametrize("script", ["publish.sh", "verify.sh"])
+def test_another_way_of_signing_is_not_taken_for_a_key(checkout, script):
+    done = checkout.run(script, "tiny", "candidate", "published.json", check=False, SIGNING="Keyless")
+    assert (done.returncode, "SIGNING is Keyless" in done.stderr) == (2, True)
 
 
 def test_a_failed_smoke_test_is_no_candidate(checkout):

@@ -10,7 +10,7 @@ import verldoctor.cli
 from verlstack import cli, errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Container, Iterable, Iterator
 
 FILE = Path(__file__).parents[2] / "docs" / "reference.md"
 HEAD = """\
@@ -90,7 +90,7 @@ def _section(words: str, help_: str, verb: argparse.ArgumentParser, *, own: list
     demanded = [_name(x) for x in own if x.option_strings and x.required]
     synopsis = " ".join(["verlstack", words, *positional, *demanded])
     title = f"### verlstack {words}\n\n`{synopsis}`: {help_}. [More]({PAGES[words.partition(' ')[0]]}).\n\n"
-    return title + (_table(own, not_with=_exclusive(verb)) if own else "")
+    return title + (_table(own, not_with=_exclusive(verb), demanded=_one_of(verb)) if own else "")
 
 
 def _exclusive(verb: argparse.ArgumentParser) -> dict[argparse.Action, str]:
@@ -99,7 +99,16 @@ def _exclusive(verb: argparse.ArgumentParser) -> dict[argparse.Action, str]:
     return {x: ", ".join(f"`{_name(y)}`" for y in group if y is not x) for group in groups for x in group}
 
 
-def _table(actions: Iterable[argparse.Action], not_with: dict[argparse.Action, str] | None = None) -> str:
+def _one_of(verb: argparse.ArgumentParser) -> list[argparse.Action]:
+    """Arguments of groups of which one must be given."""
+    return [x for group in verb._mutually_exclusive_groups if group.required for x in group._group_actions]
+
+
+def _table(
+    actions: Iterable[argparse.Action],
+    not_with: dict[argparse.Action, str] | None = None,
+    demanded: Container[argparse.Action] = (),
+) -> str:
     rows = []
     for action in actions:
         notes = []
@@ -109,6 +118,8 @@ def _table(actions: Iterable[argparse.Action], not_with: dict[argparse.Action, s
             notes.append("repeatable")
         if other := (not_with or {}).get(action):
             notes.append(f"not with {other}")
+            if action in demanded:
+                notes.append("one of them is required")
         text = "; ".join([str(action.help), *notes])
         rows.append(f"| `{_escaped(_name(action))}` | {_escaped(text)} |\n")
     return "| | |\n|---|---|\n" + "".join(rows) + "\n"

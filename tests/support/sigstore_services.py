@@ -67,6 +67,7 @@ class Services:
         self.entries = [
             b"\0what others signed"
         ] * 3  # cosign refuses a proof without hashes, as only the first entry has
+        self.certified = 0
         self.refuse: dict[str, int] = {}
         self.leaving = threading.Event()
         self.url = "http://127.0.0.1:9"  # where nothing answers, before it is entered
@@ -153,20 +154,21 @@ class Services:
         builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer)
         return builder.public_key(public_key).serial_number(x509.random_serial_number())
 
-    def certificate(self, public_key, claims, *, at=None, minutes=10):
-        """A certificate for who the claims say; noted in the certificate log."""
+    def certificate(self, public_key, claims, *, at=None, also=()):
+        """A certificate of ten minutes for who the claims say, and whom `also` names; noted in the certificate log."""
+        self.certified += 1
         at = at or datetime.datetime.now(datetime.UTC).replace(microsecond=0) - datetime.timedelta(seconds=5)
         issuer = claims["iss"].encode()
         text = b"\x0c" + _length(issuer) + issuer
-        name = x509.UniformResourceIdentifier(f"https://github.com/{claims['job_workflow_ref']}")
+        names = [x509.UniformResourceIdentifier(x) for x in (f"https://github.com/{claims['job_workflow_ref']}", *also)]
         builder = (
             self._builder(x509.Name([]), "fulcio", public_key)
-            .not_valid_before(at).not_valid_after(at + datetime.timedelta(minutes=minutes))
+            .not_valid_before(at).not_valid_after(at + datetime.timedelta(minutes=10))
             .add_extension(_usage(digital_signature=True), critical=True)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CODE_SIGNING]), critical=False)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.fulcio.public_key()), critical=False)
-            .add_extension(x509.SubjectAlternativeName([name]), critical=True)
+            .add_extension(x509.SubjectAlternativeName(names), critical=True)
             .add_extension(x509.UnrecognizedExtension(_ISSUED_BY, issuer), critical=False)
             .add_extension(x509.UnrecognizedExtension(_ISSUED_BY_V2, text), critical=False)
         )  # fmt: skip
@@ -185,18 +187,18 @@ class Services:
         rows = struct.pack("!H", len(rows)) + rows
         return b"\x04" + _length(rows) + rows
 
-    def bundle(self, statement, *, claims=None, kind="application/vnd.in-toto+json", at=None, entered=None):
+    def bundle(self, statement, *, claims=None, kind="application/vnd.in-toto+json", entered=None, **certificate):
         """A statement signed without a key, as the JSON object of a bundle.
 
         Args:
             statement: its bytes.
             claims: of the token.
             kind: type of the payload.
-            at: begin of the certificate's ten minutes.
             entered: time of the log entry.
+            certificate: as of `certificate`.
         """
         key = ec.generate_private_key(ec.SECP256R1())
-        certificate = self.certificate(key.public_key(), claims or CLAIMS, at=at)
+        certificate = self.certificate(key.public_key(), claims or CLAIMS, **certificate)
         signed = b" ".join((b"DSSEv1", str(len(kind)).encode(), kind.encode(), str(len(statement)).encode(), statement))
         signature = b64(key.sign(signed, _SHA256))
         envelope = {"payload": b64(statement), "payloadType": kind, "signatures": [{"sig": signature}]}
@@ -312,8 +314,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         """Give a token, as GitHub does to its jobs."""
-        said = "Authorization" in self.headers and "audience=sigstore" in self.path
-        self._answer({"value": token()} if said else {}, 200 if said else 403)
+        status = self.server.services.refuse.get(self.path)
+        if status == 0:
+            self.server.services.leaving.wait()
+        elif status:
+            self._answer("\udcff refused", status)
+        else:
+            said = "Authorization" in self.headers and "audience=sigstore" in self.path
+            self._answer({"value": token()} if said else {}, 200 if said else 403)
 
     def do_POST(self):
         services = self.server.services
@@ -342,7 +350,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def _answer(self, document, status, **headers):
         kind = "application/pem-certificate-chain" if isinstance(document, str) else "application/json"
-        data = document.encode() if isinstance(document, str) else json.dumps(document).encode()
+        data = (
+            document.encode("utf-8", "surrogateescape") if isinstance(document, str) else json.dumps(document).encode()
+        )
         self.send_response(status)
         self.send_header("Content-Type", kind)
         for name, value in headers.items():

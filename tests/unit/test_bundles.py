@@ -6,6 +6,9 @@ import base64
 import copy
 import datetime
 import json
+import os
+import warnings
+from pathlib import Path
 
 import pytest
 
@@ -100,6 +103,16 @@ def test_a_key_and_an_identity_are_two(services, wanted, tmp_path):
 
 def test_an_identity_given_twice_is_one(services, wanted):
     assert verify(holding(services.bundle(SAID)), wanted(WHO, WHO)).threshold == 1
+
+
+def test_one_certificate_with_two_names_is_one(services, wanted):
+    other = bundles.Identity(subject="https://github.com/team/other", issuer=ISSUER)
+    store = holding(services.bundle(SAID, also=[other.subject]))
+    with pytest.raises(SignatureError, match="1 of the 2"):
+        verify(store, wanted(WHO, other))
+    assert list(verify(store, wanted(other, WHO), threshold=1).signed) == [other.name]
+    store = holding(services.bundle(SAID), services.bundle(SAID, claims=CLAIMS | {"job_workflow_ref": "team/other"}))
+    assert set(verify(store, wanted(WHO, other)).signed) == {WHO.name, other.name}
 
 
 def test_attestations(services, wanted):
@@ -220,6 +233,59 @@ def test_what_is_no_bundle_does_no_harm(services, wanted, data):
     assert len(report.ignored) == 1
 
 
+@pytest.mark.parametrize("path", [("verificationMaterial", "tlogEntries"), ("dsseEnvelope", "signatures")])
+def test_a_bundle_of_many_parts_is_not_looked_into(services, wanted, monkeypatch, path):
+    """The library makes of 4 MB of these 5 million errors: half a minute, 8 GB."""
+    document = swap(services.bundle(SAID), *path, by=[{}] * 1000)
+    monkeypatch.setattr(json, "loads", guarded(json.loads))
+    with pytest.raises(SignatureError, match="more parts than any"):
+        verify(holding(document), wanted())
+
+
+def guarded(loads):
+    def small(data, *rest, **more):
+        assert len(data) < 2000, "this should not have been parsed"
+        return loads(data, *rest, **more)
+
+    return small
+
+
+def test_what_is_listed_again_and_again_is_read_once(services, wanted):
+    store = holding(services.bundle(SAID))
+    reads = []
+    store.manifest = lambda digest, read=store.manifest: reads.append(digest) or read(digest)
+    store.entries *= 600
+    assert verify(store, wanted()).signed
+    assert len(reads) == 1
+
+
+def test_documents_without_end(services, wanted):
+    store = holding(*(f'{{"a": {n}}}'.encode() for n in range(501)), services.bundle(SAID))
+    with pytest.raises(SignatureError) as caught:
+        verify(store, wanted())
+    assert "0 of the 1" in caught.value.what
+
+
+def test_a_true_entry_after_the_same_with_a_wrong_size(services, wanted):
+    store = holding(services.bundle(SAID))
+    (entry,) = store.entries
+    store.entries = [entry | {"size": 1 << 40}, entry]
+    assert verify(store, wanted()).signed
+
+
+def test_what_a_hostile_certificate_makes_python_warn_of(services, wanted, monkeypatch, recwarn):
+    real = bundles.verified
+    monkeypatch.setattr(bundles, "verified", lambda *words: warnings.warn("serial", stacklevel=1) or real(*words))
+    assert verify(holding(services.bundle(SAID)), wanted()).signed
+    assert len(recwarn) == 0
+
+
+def test_a_type_that_cannot_be_printed(services, wanted):
+    statement = json.dumps(json.loads(SAID) | {"predicateType": "\ud800"}).encode()
+    with pytest.raises(SignatureError, match="no in-toto statement"):
+        verify(holding(services.bundle(statement)), wanted())
+
+
 def test_one_listed_first_as_something_else_still_counts(services, wanted):
     """A list that anybody may write to must not hide what others signed."""
     data = json.dumps(services.bundle(SAID)).encode()
@@ -271,12 +337,34 @@ def test_a_folder_and_nothing_are_no_trusted_root(tmp_path):
             bundles.trust(path)
 
 
-def test_without_a_file_the_public_sigstore_is_trusted(services, monkeypatch, tmp_path, capfd):
-    monkeypatch.setenv("HOME", str(tmp_path))
+def test_a_trusted_root_from_a_pipe(services, wanted):
+    """As a shell gives it for `<(command)`."""
+    reading, writing = os.pipe()
+    os.write(writing, json.dumps(services.trusted_root()).encode())
+    os.close(writing)
+    try:
+        trust = bundles.trust(Path(f"/dev/fd/{reading}"))
+    finally:
+        os.close(reading)
+    assert verify(holding(services.bundle(SAID)), Wanted(identities=(WHO,), trust=trust)).signed
+
+
+def test_nothing_is_quoted_of_a_file_that_is_none(tmp_path):
+    path = tmp_path / "token"
+    path.write_text("eyJsecret")
+    with pytest.raises(SignatureError) as caught:
+        bundles.trust(path)
+    assert "secret" not in str(caught.value)
+
+
+def test_without_a_file_the_public_sigstore_is_trusted_and_no_cache(services, monkeypatch, tmp_path, capfd):
+    for name in ("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
     trust = bundles.trust(None)
     with pytest.raises(SignatureError, match="0 of the 1"):
         verify(holding(services.bundle(SAID)), Wanted(identities=(WHO,), trust=trust))
     assert capfd.readouterr() == ("", "")
+    assert list(tmp_path.rglob("*")) == [], "what is written there would be trusted the next time"
 
 
 def test_the_owner_of_a_certificate(services):

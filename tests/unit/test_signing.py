@@ -360,6 +360,20 @@ def test_tampered_envelopes(one, changed):
         verify(store, [one[1]], attestations=["cyclonedx"])
 
 
+@pytest.mark.parametrize(("place", "counts"), [(10, True), (40, False)])
+def test_an_envelope_of_many_signatures(one, place, counts):
+    """Each costs a look at the whole payload."""
+    document = json.loads(claims.envelope(claims.statement(NAME, DIGEST, CYCLONEDX, {}), one[0]))
+    document["signatures"] = [{"sig": "AAAA"}] * place + document["signatures"]
+    assert bool(claims.judge_envelope(json.dumps(document).encode(), [one[1]], DIGEST).signers) is counts
+
+
+def test_an_envelope_without_end_is_not_parsed(one):
+    document = json.loads(claims.envelope(claims.statement(NAME, DIGEST, CYCLONEDX, {}), one[0]))
+    document["signatures"] += [{"sig": "AAAA"}] * 1000
+    assert "more parts" in claims.judge_envelope(json.dumps(document).encode(), [one[1]], DIGEST).why_not
+
+
 def test_what_lies_there_and_is_not_ours_does_no_harm(one):
     store = Memory()
     store.put((b"x" * 10, "application/x-other", {}))

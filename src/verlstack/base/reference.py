@@ -44,7 +44,7 @@ class Reference:
     def api(self) -> str:
         """Address of the repository in the registry's API."""
         host = "registry-1.docker.io" if self.host == DOCKER_HUB else self.host
-        plain = bool(_LOOPBACK.fullmatch(host)) if self.plain is None else self.plain
+        plain = is_loopback(host) if self.plain is None else self.plain
         return f"{'http' if plain else 'https'}://{host}/v2/{self.repository}"
 
 
@@ -85,6 +85,11 @@ def check_whole(text: str) -> None:
         raise UsageError(f"{text!r} is no whole digest", todo="give all 64 digits")
 
 
+def is_loopback(host: str) -> bool:
+    """Whether HOST[:PORT] is this machine."""
+    return bool(_LOOPBACK.fullmatch(host))
+
+
 def place(text: str, *, insecure: bool) -> Reference:
     """Read `HOST[:PORT]/REPOSITORY[:TAG][@sha256:HEX]`, where a host must be named; NO_DIGEST stands for a missing one.
 
@@ -98,7 +103,7 @@ def place(text: str, *, insecure: bool) -> Reference:
     ref = parse(text if "@" in text else f"{text}@{NO_DIGEST}")
     if not re.match(rf"{re.escape(ref.host)}/", text):
         raise UsageError(f"{text!r} names no registry", todo="write HOST/REPOSITORY; Docker Hub is docker.io/USER/NAME")
-    if insecure and not _LOOPBACK.fullmatch(ref.host):
+    if insecure and not is_loopback(ref.host):
         what = f"--insecure is for a registry on this machine, and {ref.host} is none"
         raise UsageError(what, todo="give the registry a certificate, and its authority to us in REQUESTS_CA_BUNDLE")
     return dataclasses.replace(ref, plain=insecure)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from verlstack.signing.signer import Signer
     from verlstack.signing.verify import Report, Wanted
 
-TOKEN = "SIGSTORE_ID_TOKEN"  # noqa: S105 - likewise
 PASSWORD = "COSIGN_PASSWORD"  # noqa: S105 - the variable's name; cosign reads the same
 _REF = "HOST/REPOSITORY@sha256:…"
 _SHOWN = 5
@@ -71,7 +70,9 @@ def add_signer(verb: argparse.ArgumentParser, *, required: bool) -> None:
     who = verb.add_mutually_exclusive_group(required=required)
     who.add_argument("--key", type=Path, metavar="FILE", help="sign with this private key (PEM, or cosign's)")
     who.add_argument(
-        "--keyless", action="store_true", help=f"sign as whom {TOKEN}, or GitHub in a job there, says that you are"
+        "--keyless",
+        action="store_true",
+        help="sign as who you are by SIGSTORE_ID_TOKEN, or by GitHub in a job there",
     )
     verb.add_argument("--trusted-root", type=Path, metavar="FILE", help="with --keyless: as of `verify`")
     verb.add_argument(

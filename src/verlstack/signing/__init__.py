@@ -1,1 +1,1 @@
-"""Signatures and attestations of images as cosign writes and reads them: ECDSA P-256 keys, no service needed."""
+"""Signatures and attestations of images as cosign writes and reads them: with keys (ECDSA P-256), or keyless."""

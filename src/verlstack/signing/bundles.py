@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import re
+import tempfile
+import warnings
 from dataclasses import dataclass
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from verlstack import reading
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from sigstore.models import Bundle, TrustedRoot
     from sigstore.verify import Verifier
 
     from verlstack.signing.keys import PublicKey
@@ -29,7 +33,8 @@ READ = re.compile(r"application/vnd\.dev\.sigstore\.bundle(\.v0\.3)?\+json(; ?ve
 CERTIFICATE = "dev.sigstore.cosign/certificate"  # annotation that cosign 2 writes in place of a bundle
 _MOST_SAID = 300  # characters of the library's reason
 _MOST = 1 << 20  # bytes of a trusted root; the public one has 6,800
-_GET = "`cosign trusted-root create`, or the file of your own Sigstore; without one the public Sigstore's counts"
+_PUBLIC = "https%3A%2F%2Ftuf-repo-cdn.sigstore.dev"  # folder of the library with the public Sigstore's files
+_GET = "name a Sigstore's own file, or none: then the public Sigstore's counts, as the sigstore library has it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,25 +63,38 @@ class Identity:
 def trust(path: Path | None) -> Verifier:
     """What knows whose certificates and log entries count, from a Sigstore's `trusted_root.json`.
 
-    Without one it is the public Sigstore's, as the sigstore library last got it or brought it along. No network.
+    Without one it is the public Sigstore's that came with the sigstore library; nothing is fetched, no cache trusted.
 
     Raises:
         SignatureError: there is none, or it trusts nobody.
     """
-    from sigstore.errors import Error  # noqa: PLC0415 - 0.2 s, and only for signatures without a key
-    from sigstore.models import ClientTrustConfig, TrustedRoot  # noqa: PLC0415
-    from sigstore.verify import Verifier  # noqa: PLC0415
+    from sigstore.verify import Verifier  # noqa: PLC0415 - 0.2 s, and only for signatures without a key
 
+    where = "the sigstore library" if path is None else str(path)
     try:
-        if path is None:
-            root = ClientTrustConfig.production(offline=True).trusted_root
-        else:
-            document(path)
-            root = TrustedRoot.from_file(str(path))
-        return Verifier(trusted_root=root)
-    except (OSError, ValueError, Error, RecursionError) as e:
-        what = f"no trusted root of a Sigstore here: {said(e)}"
-        raise SignatureError(what, where=str(path or "the sigstore library"), todo=f"name one: {_GET}") from None
+        data = _public() if path is None else document(path)
+        return Verifier(trusted_root=_root(data))
+    except OSError as e:
+        what = f"no trusted root of a Sigstore here: {e.strerror or 'it cannot be read'}"
+        raise SignatureError(what, where=where, todo=_GET) from None
+    except Exception:  # noqa: BLE001 - the library's words may quote the file, and it has no common class for them
+        raise SignatureError(
+            "this is no trusted root of a Sigstore, or trusts nobody", where=where, todo=_GET
+        ) from None
+
+
+def _public() -> bytes:
+    return resources.files("sigstore").joinpath("_store", _PUBLIC, "trusted_root.json").read_bytes()
+
+
+def _root(data: bytes) -> TrustedRoot:
+    """From a copy: the library opens a file by its name, and a pipe can be read but once."""
+    from sigstore.models import TrustedRoot  # noqa: PLC0415
+
+    with tempfile.NamedTemporaryFile(prefix="verlstack-") as copy:
+        copy.write(data)
+        copy.flush()
+        return TrustedRoot.from_file(copy.name)
 
 
 def document(path: Path) -> bytes:
@@ -85,53 +103,71 @@ def document(path: Path) -> bytes:
 
 
 def judge(
-    data: bytes, keys: Sequence[PublicKey], identities: Sequence[Identity], trust: Verifier | None, digest: str
+    data: bytes, keys: Sequence[PublicKey], identities: Sequence[Identity], known_by: Verifier | None, digest: str
 ) -> Judged:
     """Whether a bundle is about this image, and who signed it.
 
     Args:
         data: the bundle.
         keys: whose signatures count.
-        identities: who else's; `trust` says how they are known.
-        trust: None where no identity counts.
+        identities: who else's.
+        known_by: what knows them; None where no identity counts.
         digest: of the image that is verified.
     """
+    if not claims.is_small(data):
+        return Judged(why_not="no bundle: it has more parts than any")
     try:
-        document = json.loads(data)
-        material, envelope = document["verificationMaterial"], document["dsseEnvelope"]
+        table = json.loads(data)
+        material, envelope = table["verificationMaterial"], table["dsseEnvelope"]
         keyless = "publicKey" not in material
     except (ValueError, KeyError, TypeError, RecursionError):
         return Judged(why_not="no bundle with an in-toto statement")
     if not keyless:
         return claims.judge_envelope(json.dumps(envelope).encode(), keys, digest)
-    if trust is None:
+    if known_by is None:
         return Judged(why_not="signed without a key, and no --certificate-identity is given")
-    return _without_key(data, identities, trust, digest)
+    return _without_key(data, identities, known_by, digest)
 
 
-def _without_key(data: bytes, identities: Sequence[Identity], trust: Verifier, digest: str) -> Judged:
+def _without_key(data: bytes, identities: Sequence[Identity], known_by: Verifier, digest: str) -> Judged:
+    """One bundle is one signature, whatever names its certificate has: it counts for the first that fits."""
     from sigstore.models import Bundle  # noqa: PLC0415
+
+    why_not: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a hostile certificate; whether it counts is decided here
+        try:
+            bundle = Bundle.from_json(data)
+        except Exception:  # noqa: BLE001 - whatever hostile bytes make it raise, they do not count
+            return Judged(why_not="no bundle with an in-toto statement")
+        for one in identities:
+            try:
+                kind, payload = verified(bundle, known_by, one)
+            except Exception as e:  # noqa: BLE001 - likewise
+                why_not.append(said(e))
+                continue
+            if kind != claims.IN_TOTO:
+                return Judged(why_not="signed, but no in-toto statement")
+            return claims.judge_statement(payload, (one,), digest)
+    return Judged(why_not=f"signed without a key, and does not verify: {'; '.join(dict.fromkeys(why_not))}")
+
+
+def verified(bundle: Bundle, known_by: Verifier, who: Identity | None) -> tuple[str, bytes]:
+    """Type and bytes of what is signed, by the demanded identity, or by whomever its certificate names.
+
+    Raises:
+        Exception: it does not verify; of any class.
+    """
     from sigstore.verify import policy  # noqa: PLC0415
 
-    found, payload, why_not = [], b"", ""
-    for one in identities:
-        wanted = policy.Identity(identity=one.subject, issuer=one.issuer)
-        try:
-            kind, payload = trust.verify_dsse(Bundle.from_json(data), wanted)
-        except Exception as e:  # noqa: BLE001 - whatever a hostile certificate or entry makes it raise, it does not count
-            why_not = f"signed without a key, and does not verify: {said(e)}"
-        else:
-            found.append(one)
-    if not found:
-        return Judged(why_not=why_not)
-    if kind != claims.IN_TOTO:
-        return Judged(why_not="signed, but no in-toto statement")
-    return claims.judge_statement(payload, tuple(found), digest)
+    wanted = policy.Identity(identity=who.subject, issuer=who.issuer) if who else policy.UnsafeNoOp()
+    return known_by.verify_dsse(bundle, wanted)
 
 
 def said(error: BaseException) -> str:
-    """An error of the library, in one line."""
-    return " ".join(str(error).split())[:_MOST_SAID] or type(error).__name__
+    """An error of the library, in one line; of one without words, what it came from."""
+    text = str(error) or str(error.__cause__ or "") or type(error).__name__
+    return " ".join(text.split())[:_MOST_SAID]
 
 
 def owner(certificate: Any) -> str:

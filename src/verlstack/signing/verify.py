@@ -222,13 +222,22 @@ def _entries(store: Store, found: _Found) -> Iterator[dict[str, Any]]:
     Raises:
         FetchError: nothing could be read at all.
     """
-    some = False
+    seen: set[tuple[str, bool]] = set()
     try:
         for entry in store.about():
-            some = True
+            one = (
+                entry["digest"],
+                entry["size"] > MAX_DOCUMENT,
+            )  # a wrong size must not hide the same with the right one
+            if one in seen:
+                continue
+            if len(seen) >= _MOST:
+                found.ignored.append(f"more than {_MOST} documents about the image; the rest was not looked at")
+                return
+            seen.add(one)
             yield entry
     except FetchError as e:
-        if not some:
+        if not seen:
             raise
         found.ignored.append(e.what)
 
