@@ -312,6 +312,17 @@ def test_of_attested_smoke_tests_is_told_what_was_run(one):
     )
 
 
+def test_of_attested_scans_is_told_which_scanner_looked_and_when(one):
+    store = Memory()
+    store.sign(one[0])
+    kind = "https://cosign.sigstore.dev/attestation/vuln/v1"
+    done = {"scanner": {"uri": "pkg:generic/x@1"}, "metadata": {"scanFinishedOn": "2026-12-01T10:00:09Z"}}
+    store.attest(one[0], statement=claims.statement(NAME, DIGEST, kind, done))
+    assert verify(store, [one[1]], attestations=["vuln"]).scans == (
+        "by pkg:generic/x@1, finished 2026-12-01T10:00:09Z",
+    )
+
+
 def test_an_attestation_is_no_signature(one):
     store = Memory()
     store.attest(one[0])

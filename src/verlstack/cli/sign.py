@@ -188,5 +188,7 @@ def _print(report: Report) -> None:
         print(told.escaped(f"attested by {', '.join(files)}: {kind}"))
     for line in report.smoke:
         print(told.escaped(f"smoke tests, as attested: {line}"))
+    for line in report.scans:
+        print(told.escaped(f"vulnerability scan, as attested: {line}"))
     for one in report.ignored[:_SHOWN]:
         print(told.escaped(f"does not count: {one}"))

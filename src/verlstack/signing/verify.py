@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from verlstack import oci
+from verlstack import oci, scan
 from verlstack.base.transport import MAX_DOCUMENT
 from verlstack.errors import FetchError, SignatureError, UsageError
 from verlstack.signing import bundles, claims
@@ -28,7 +28,7 @@ TYPES = {
     "spdxjson": "https://spdx.dev/Document",
     "slsaprovenance1": "https://slsa.dev/provenance/v1",
     "smoke": "https://verlstack.dev/smoke/v1",
-    "vuln": "https://cosign.sigstore.dev/attestation/vuln/v1",
+    "vuln": scan.PREDICATE,
 }
 _MOST = 500  # signatures and attestations of one image that are looked at
 _MOST_SHOWN = 5  # reasons in an error
@@ -43,6 +43,7 @@ class Report:
         signed: file of a key, or an identity → the names (HOST/REPOSITORY) under which its owner signed the image.
         attested: type of a predicate → files of the keys, and identities, that signed one.
         smoke: what the signed reports of the smoke tests say was run.
+        scans: which scanner looked for vulnerabilities, and when, by the signed results.
         ignored: what lies there and does not count, and why.
     """
 
@@ -52,6 +53,7 @@ class Report:
     signed: dict[str, tuple[str, ...]]
     attested: dict[str, tuple[str, ...]]
     smoke: tuple[str, ...]
+    scans: tuple[str, ...]
     ignored: tuple[str, ...]
 
 
@@ -133,6 +135,7 @@ def verify(
             for kind in sorted({one.kind for one in found.attestations})
         },
         smoke=tuple(sorted({said.line(one.predicate) for one in found.attestations if one.kind == TYPES["smoke"]})),
+        scans=tuple(sorted({scan.line(one.predicate) for one in found.attestations if one.kind == TYPES["vuln"]})),
         ignored=tuple(found.ignored),
     )
 
