@@ -121,7 +121,9 @@ def _opened(path: Path) -> IO[bytes]:
     try:
         return reading.opened(path)
     except OSError as e:
-        raise FetchError(f"the bundle cannot be read: {e.strerror}", where=str(path)) from e
+        raise FetchError(
+            f"the bundle cannot be read: {e.strerror}", where=str(path), todo="check the path, and that you may read it"
+        ) from e
 
 
 def _manifest(file: IO[bytes], path: Path) -> tuple[dict[str, Any], int]:

@@ -117,7 +117,9 @@ def _read(file: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except OSError as e:
-        raise StorageError(f"cannot read it: {e.strerror}", where=str(file)) from e
+        raise StorageError(
+            f"cannot read it: {e.strerror}", where=str(file), todo="check the path, and that you may read it"
+        ) from e
     except (ValueError, RecursionError) as e:
         raise ProofError(f"this is no JSON: {e}", where=str(file), todo="run the smoke tests again") from e
     if not isinstance(document, dict):

@@ -170,7 +170,9 @@ def _read(path: Path, renew: str) -> str:
     except UnicodeDecodeError as e:
         raise LockError("the lock is damaged: not UTF-8", where=str(path), todo=renew) from e
     except OSError as e:
-        raise StorageError(f"cannot read the lock: {e.strerror}", where=str(path)) from e
+        raise StorageError(
+            f"cannot read the lock: {e.strerror}", where=str(path), todo="check the path, and that you may read it"
+        ) from e
 
 
 def _parse(table: dict[str, Any], requirements: str) -> Lock:

@@ -171,7 +171,9 @@ def _read(path: Path) -> Table:
             "there is no pins file", where=str(path), todo="run in a checkout, or pass --constraints"
         ) from e
     except OSError as e:
-        raise StorageError(f"cannot read the pins: {e.strerror}", where=str(path)) from e
+        raise StorageError(
+            f"cannot read the pins: {e.strerror}", where=str(path), todo="check the path, and that you may read it"
+        ) from e
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as e:
         raise PinsError(f"the pins are not TOML: {e}", where=str(path)) from e
 

@@ -5,23 +5,26 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime as dt
+import errno
 import fcntl
 import os
 import stat
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from verlstack import canonical, delivery, images, upload
+from verlstack import canonical, delivery, images, told, upload
 from verlstack.base import reference, registry
 from verlstack.cache import storage_errors
-from verlstack.errors import UsageError, VerlstackError
+from verlstack.errors import StorageError, UsageError, VerlstackError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
     from verlstack.progress import Progress
     from verlstack.workshop import Workshop
+
+_ELSEWHERE = "name a file that can be written, with `--log FILE`"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,30 +81,32 @@ def promote(source: str, tag: str, shop: Workshop, *, insecure: bool, log: Path)
             before=before,
             after=writer.digest,
         )
-        with storage_errors(log), _noted(log, made, lambda: _unmoved(writer, made, shop.progress)):
+        with _noted(log, made, lambda: _unmoved(writer, made, shop.progress), shop.progress):
             writer.push_manifest(data, registry.media_type(data), tag)
     return made
 
 
 @contextlib.contextmanager
-def _noted(log: Path, made: Moved, unmoved: Callable[[], bool]) -> Iterator[None]:
+def _noted(log: Path, made: Moved, unmoved: Callable[[], bool], progress: Progress) -> Iterator[None]:
     """Write the line before the tag moves, for a full disk is told only then.
 
     It is taken back if it is not whole, or the move fails and the tag is known to be as it was: a line too many can be
     held against the registry, one too few is lost.
     """
     new = not log.exists()
-    with _alone(log) as out:
-        size = os.fstat(out.fileno()).st_size
-        try:
-            rest = canonical.dumps(made) + b"\n"
-            while rest:  # on a disk that is nearly full a part may fit
-                rest = rest[out.write(rest) :]
-            if _regular(out):
-                os.fsync(out.fileno())
-        except BaseException:
-            _take_back(out, log, size, new=new)
-            raise
+    with contextlib.ExitStack() as stack:
+        with _errors(log):
+            out = stack.enter_context(_alone(log, progress))
+            size = os.fstat(out.fileno()).st_size
+            try:
+                rest = (b"\n" if _ends_amid_a_line(out, size) else b"") + canonical.dumps(made) + b"\n"
+                while rest:  # on a disk that is nearly full a part may fit
+                    rest = rest[out.write(rest) :]
+                if _regular(out):
+                    os.fsync(out.fileno())
+            except BaseException:
+                _take_back(out, log, size, new=new)
+                raise
         try:
             yield
         except BaseException:
@@ -111,11 +116,27 @@ def _noted(log: Path, made: Moved, unmoved: Callable[[], bool]) -> Iterator[None
 
 
 @contextlib.contextmanager
-def _alone(log: Path) -> Iterator[IO[bytes]]:
+def _errors(log: Path) -> Iterator[None]:
+    try:
+        with storage_errors(log, todo=_ELSEWHERE):
+            yield
+    except OSError as e:
+        what = "nobody reads what this pipe is given" if e.errno == errno.ENXIO else e.strerror
+        raise StorageError(f"cannot write the log: {what}", where=str(log), todo=_ELSEWHERE) from e
+
+
+@contextlib.contextmanager
+def _alone(log: Path, progress: Progress) -> Iterator[IO[bytes]]:
     """The log, locked, so that nobody else's line is taken back; opened anew where another run has just removed it."""
     while True:
-        with log.open("ab", buffering=0) as out:
-            fcntl.flock(out, fcntl.LOCK_EX)
+        handle = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        with os.fdopen(handle, "ab", buffering=0) as out:
+            os.set_blocking(handle, True)  # not to wait for a pipe's reader was for opening alone
+            try:
+                fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                progress.say(f"note: waiting for another run, which has {log} locked")
+                fcntl.flock(out, fcntl.LOCK_EX)
             if not _regular(out) or _is_at(out, log):
                 yield out
                 return
@@ -126,6 +147,16 @@ def _is_at(out: IO[bytes], log: Path) -> bool:
         return os.path.samestat(os.fstat(out.fileno()), log.stat())
     except FileNotFoundError:
         return False
+
+
+def _ends_amid_a_line(out: IO[bytes], size: int) -> bool:
+    """Whether somebody left the log without its last line end; of one that may only be written nobody knows."""
+    if not _regular(out) or not size:
+        return False
+    with contextlib.suppress(OSError), Path(f"/proc/self/fd/{out.fileno()}").open("rb") as log:
+        log.seek(size - 1)
+        return log.read() != b"\n"
+    return False
 
 
 def _regular(out: IO[bytes]) -> bool:
@@ -153,4 +184,4 @@ def _unmoved(writer: upload.Writer, made: Moved, progress: Progress) -> bool:
 
 def _user(env: Mapping[str, str]) -> str:
     """Who moves the tag; by number where there is no name."""
-    return env.get("LOGNAME") or env.get("USER") or f"uid {os.getuid()}"
+    return told.escaped(env.get("LOGNAME") or env.get("USER") or f"uid {os.getuid()}")

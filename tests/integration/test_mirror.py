@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import fcntl
+import io
 import json
 import os
 from pathlib import Path
@@ -286,10 +289,11 @@ def test_what_cannot_be_promoted(fakes, shop, tmp_path, monkeypatch):
     ):
         with pytest.raises(error):
             promote.promote(ref, tag, shop, insecure=True, log=log)
-    with pytest.raises((StorageError, OSError)):
-        promote.promote(f"{place}@{two}", "stable", shop, insecure=True, log=tmp_path / "nowhere" / "log")
-    with pytest.raises(StorageError):
-        promote.promote(f"{place}@{two}", "stable", shop, insecure=True, log=Path("/dev/full"))
+    os.mkfifo(tmp_path / "pipe")
+    for where in (tmp_path / "nowhere" / "log", Path("/dev/full"), tmp_path / "pipe", tmp_path):
+        with pytest.raises(StorageError, match=r"cannot write") as e:
+            promote.promote(f"{place}@{two}", "stable", shop, insecure=True, log=where)
+        assert (e.value.where, e.value.todo) == (str(where), "name a file that can be written, with `--log FILE`")
     assert fake.tags == {TAG: one}
     monkeypatch.setattr(upload.Writer, "push_manifest", refuses)
     for before in (None, "", "a line\n"):
@@ -321,6 +325,88 @@ def test_a_move_whose_answer_is_lost_stays_in_the_log(fakes, shop, tmp_path, mon
         promote.promote(f"{fake.host}/team/base@{one}", "stable", shop, insecure=True, log=log)
     (line,) = log.read_text().splitlines()
     assert json.loads(line)["after"] == one
+
+
+def test_a_line_that_another_run_writes_into_a_new_log_is_not_taken_back(fakes, shop, tmp_path, monkeypatch):
+    log, real = tmp_path / "log", fcntl.flock
+    one = fakes[0].put({"schemaVersion": 2, "layers": []})
+
+    def flock(handle, how):
+        real(handle, how)
+        log.write_text("theirs\n")
+
+    monkeypatch.setattr("verlstack.promote.fcntl.flock", flock)
+    monkeypatch.setattr(upload.Writer, "push_manifest", refuses)
+    with pytest.raises(FetchError, match="refused"):
+        promote.promote(f"{fakes[0].host}/team/base@{one}", "stable", shop, insecure=True, log=log)
+    assert log.read_text() == "theirs\n"
+
+
+class Halves(io.FileIO):
+    """A file on a disk that takes a few bytes at a time."""
+
+    def write(self, data):
+        return super().write(data[:7])
+
+
+def test_the_line_is_whole_and_on_the_disk_before_the_tag_moves(fakes, shop, tmp_path, monkeypatch):
+    log, real, seen = tmp_path / "log", promote._alone, []
+    one = fakes[0].put({"schemaVersion": 2, "layers": []})
+
+    @contextlib.contextmanager
+    def alone(*words):
+        with real(*words) as out:
+            assert os.get_blocking(out.fileno()), "a pipe that is full is waited for"
+            yield Halves(out.fileno(), "ab", closefd=False)
+
+    monkeypatch.setattr(promote, "_alone", alone)
+    monkeypatch.setattr("verlstack.promote.os.fsync", lambda handle: seen.append(os.fstat(handle).st_ino))
+    monkeypatch.setattr(upload.Writer, "push_manifest", lambda *_: seen.append(json.loads(log.read_text())["after"]))
+    promote.promote(f"{fakes[0].host}/team/base@{one}", "stable", shop, insecure=True, log=log)
+    assert seen == [log.stat().st_ino, one]
+
+
+def test_a_line_begins_where_the_last_one_has_no_end(fakes, shop, tmp_path, monkeypatch):
+    log = tmp_path / "log"
+    one = fakes[0].put({"schemaVersion": 2, "layers": []})
+    log.write_text("theirs")
+    monkeypatch.setitem(shop.env, "LOGNAME", "x\udcff\n")
+    for _ in range(2):
+        promote.promote(f"{fakes[0].host}/team/base@{one}", "stable", shop, insecure=True, log=log)
+    theirs, *ours = log.read_text().splitlines()
+    assert (theirs, [json.loads(x)["by"] for x in ours]) == ("theirs", [r"x\udcff\n"] * 2)
+    monkeypatch.setattr(upload.Writer, "push_manifest", refuses)
+    log.write_text("theirs")
+    with pytest.raises(FetchError, match="refused"):
+        promote.promote(f"{fakes[0].host}/team/base@{one}", "stable", shop, insecure=True, log=log)
+    assert log.read_text() == "theirs"
+
+
+def test_a_log_that_is_locked_is_waited_for_aloud(fakes, shop, tmp_path):
+    log = tmp_path / "log"
+    one = fakes[0].put({"schemaVersion": 2, "layers": []})
+    with log.open("a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+
+        class Told(Silent):
+            def say(self, text):
+                assert text == f"note: waiting for another run, which has {log} locked"
+                fcntl.flock(other, fcntl.LOCK_UN)
+
+        shop = dataclasses.replace(shop, progress=Told())
+        promote.promote(f"{fakes[0].host}/team/base@{one}", "stable", shop, insecure=True, log=log)
+    assert json.loads(log.read_text())["after"] == one
+
+
+def test_the_log_may_be_a_pipe_that_is_read(fakes, shop):
+    one = fakes[0].put({"schemaVersion": 2, "layers": []})
+    ours, theirs = os.pipe()
+    promote.promote(
+        f"{fakes[0].host}/team/base@{one}", "stable", shop, insecure=True, log=Path(f"/dev/fd/{theirs}")
+    )  # fmt: skip
+    os.close(theirs)
+    with os.fdopen(ours) as reader:
+        assert json.loads(reader.read())["after"] == one
 
 
 def test_a_log_that_another_run_removes_is_opened_anew(fakes, shop, tmp_path, monkeypatch):

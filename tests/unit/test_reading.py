@@ -40,8 +40,9 @@ READERS = {
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "zero"])
 def test_no_reader_waits_or_goes_on_for_ever(tmp_path, read, make):
     make(path := tmp_path / "demo.bake.json")
-    with pytest.raises((VerlstackError, OSError), match="no regular file"):
+    with pytest.raises((VerlstackError, OSError), match="no regular file") as e:
         read(path)
+    assert isinstance(e.value, OSError) or e.value.todo
 
 
 @pytest.fixture
