@@ -93,6 +93,7 @@ def check_tag(writer: Writer, tag: str, digest: str) -> str | None:
         raise PublishError(
             f"{place}:{tag} is {have} already, and such a tag never moves; this image is {digest}",
             where=f"{writer.reference.api}/manifests/{tag}",
-            todo="give the new image another date: set `epoch` in constraints/stacks.toml, lock and build again",
+            todo="publish the image that this tag says; one lock gives several where the base is local: pin a base"
+            " (`verlstack base use`), or give this image another date: `epoch` in constraints/stacks.toml",
         )
     return have

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 from verlstack import canonical, oci, shell, sif, unpack, unpacked
 from verlstack.cache import atomic, sha256_file, storage_errors
-from verlstack.errors import StorageError
+from verlstack.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,8 +47,16 @@ class Report:
 
 
 def form_of(target: Path) -> Form:
-    """What a file is by its ending: a SIF if that is `.sif`, else a bare squashfs."""
-    return "sif" if target.suffix == ".sif" else "sqsh"
+    """What a file is by its ending: a SIF, or a bare squashfs.
+
+    Raises:
+        UsageError: the ending does not tell.
+    """
+    known: dict[str, Form] = {".sif": "sif", ".sqsh": "sqsh", ".squashfs": "sqsh"}
+    if form := known.get(target.suffix):
+        return form
+    todo = f"name it {' or '.join(f'*{x}' for x in known)}, or say --format"
+    raise UsageError("the name of this file does not say what it shall be", where=str(target), todo=todo)
 
 
 def archive(layout: Path, target: Path, *, docker: bool) -> Report:
@@ -78,6 +86,7 @@ def export(
         form: what to write; by the target's ending where it is None. An archive needs neither of the two.
 
     Raises:
+        UsageError: as of `form_of`.
         ProgramMissingError: there is no mksquashfs.
         LockError: a layer is not what its digest says.
         ProofError: a layer cannot be unpacked.

@@ -29,8 +29,8 @@ _METADATA = re.compile(r"opt/verl/lib/[^/]+/site-packages/([^/]+?)-([^/-]+)\.dis
 _CUDA = re.compile(r"nvidia-cuda-runtime(-cu\d+)?")
 _MOST = 1 << 20  # bytes of a METADATA
 _READ = 1 << 20
-# Dates at the end mark our immutable tags; whoever moves tags by hand must not move those.
-IMMUTABLE = re.compile(r"[\w.-]+-verl[\w.]+-\d{8}")
+# Date and lock at the end mark our immutable tags; whoever moves tags by hand must not move those.
+IMMUTABLE = re.compile(r"[\w.-]+-verl[\w.]+-\d{8}-[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +42,14 @@ class Facts:
         versions: package → version as its own metadata in the image has it; of torch, transformers, flash-attn, verl.
         cuda: major.minor of the CUDA runtime that torch demands; None where it demands none.
         date: of the epoch, YYYYMMDD.
+        lock: the first eight digits of the lock's checksum, from the label: what is not named is in it.
     """
 
     stack: str
     versions: Mapping[str, str]
     cuda: str | None
     date: str
+    lock: str
 
     @property
     def tag(self) -> str:
@@ -58,7 +60,8 @@ class Facts:
         if transformers := self.versions.get("transformers"):
             words.append(f"transformers{transformers}")
         flash_attn = self.versions.get("flash-attn")
-        words += [f"flashattn{flash_attn}" if flash_attn else "sdpa", f"verl{self.versions['verl']}", self.date]
+        words += [f"flashattn{flash_attn}" if flash_attn else "sdpa", f"verl{self.versions['verl']}"]
+        words += [self.date, self.lock]
         return re.sub(r"[^A-Za-z0-9_.-]", "_", "-".join(words))
 
 
@@ -116,11 +119,13 @@ def read(layout: Path) -> Facts:
     if "verl" not in found:
         raise LockError("no layer of this image is called verl", where=str(layout), todo="build the image again")
     torch = found.get("torch")
+    labels = images.labels(config)
     return Facts(
-        stack=images.labels(config)[f"{LABEL}.stack"],
+        stack=labels[f"{LABEL}.stack"],
         versions={name: str(known["Version"]) for name, known in found.items()},
         cuda=_cuda(torch) if torch else None,
         date=f"{_created(config, layout):%Y%m%d}",
+        lock=labels[f"{LABEL}.lock"].removeprefix("sha256:")[:8],
     )
 
 

@@ -89,11 +89,11 @@ def publish(layout: Path, place: str, shop: Workshop, *, insecure: bool, record:
     release = None
     if record:
         release = releases.Release(
-            release=f"{facts.stack} {facts.date}",
+            release=f"{facts.stack} {facts.date}-{facts.lock}",
             reference=name,
             digest=digest,
             lock=lock,
-            dockerfile=releases.dockerfile(shop.constraints),
+            dockerfile=releases.dockerfile(shop.constraints, facts.stack),
         )
         releases.record(release, shop.constraints)
     return Report(

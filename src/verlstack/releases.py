@@ -6,7 +6,7 @@ import tomllib
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from verlstack import reading
+from verlstack import pins, reading
 from verlstack.cache import atomic, sha256_file
 from verlstack.errors import LockError
 
@@ -21,8 +21,8 @@ _PAGE = """\
 # Published images
 
 Made by `verlstack publish --record` from `constraints/releases.toml`; do not edit.
-Lock and Dockerfile are the first twelve digits of the SHA-256 of `constraints/STACK.lock.toml` (with its wheels, as the
-image's label `dev.verlstack.lock` has it) and of the `Dockerfile` that builds the same tree.
+Lock: the first twelve digits of the image's label `dev.verlstack.lock`, which `constraints/STACK.lock.toml` has as
+`checksum`. Dockerfile: of the SHA-256 of the `Dockerfile` that builds the same tree; none where none does.
 
 """
 _NONE = "No image is published yet. Make one yourself: `make image`.\n"
@@ -33,11 +33,11 @@ class Release:
     """One published image.
 
     Attributes:
-        release: stack and date of the epoch.
+        release: stack, date of the epoch and the lock's first digits.
         reference: HOST/REPOSITORY:TAG.
         digest: of the image.
         lock: `sha256:…` of the lock that it was made from.
-        dockerfile: `sha256:…` of the Dockerfile beside that lock.
+        dockerfile: `sha256:…` of the Dockerfile beside that lock; empty of a stack that it does not build.
     """
 
     release: str
@@ -89,12 +89,19 @@ def page(rows: tuple[Release, ...]) -> str:
         return _PAGE + _NONE
     lines = ["| release | tag | digest | lock | Dockerfile |", "|---|---|---|---|---|"]
     for row in reversed(rows):
-        cells = (row.reference, row.digest, row.lock.removeprefix("sha256:")[:12])
-        words = [row.release, *(f"`{x}`" for x in (*cells, row.dockerfile.removeprefix("sha256:")[:12]))]
+        cells = (row.reference, row.digest, *(x.removeprefix("sha256:")[:12] for x in (row.lock, row.dockerfile)))
+        words = [row.release, *(f"`{x}`" if x else "none" for x in cells)]
         lines.append(f"| {' | '.join(words)} |")
     return _PAGE + "\n".join(lines) + "\n"
 
 
-def dockerfile(constraints: Path) -> str:
-    """`sha256:…` of the Dockerfile beside the pins."""
+def dockerfile(constraints: Path, stack: str) -> str:
+    """`sha256:…` of the Dockerfile beside the pins; empty where it does not build this stack, or the stack is not here.
+
+    Raises:
+        PinsError: the pins are wrong.
+    """
+    path = constraints / "stacks.toml"
+    if stack not in pins.names(path) or not pins.load(path, stack).dockerfile:
+        return ""
     return f"sha256:{sha256_file(constraints.parent / 'Dockerfile')}"

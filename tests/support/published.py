@@ -9,7 +9,7 @@ from support import layouts
 CONSTRAINTS = Path(__file__).parents[2] / "constraints"
 SITE = "opt/verl/lib/python3.10/site-packages"
 CUDA = "nvidia-cuda-runtime-cu12 (==12.1.105) ; platform_system == 'Linux'"
-TAG = "cu121-torch2.3.1-cuda12.1-transformers4.41.2-flashattn2.5.9.post1-verl0.2.0.post2-20250304"
+TAG = "cu121-torch2.3.1-cuda12.1-transformers4.41.2-flashattn2.5.9.post1-verl0.2.0.post2-20250304-11111111"
 LOCK = f"sha256:{'1' * 64}"
 LABELS = {
     "dev.verlstack.stack": "cu121",

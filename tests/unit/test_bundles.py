@@ -92,6 +92,13 @@ def test_without_an_identity_it_does_not_count(services, tmp_path):
         verify(holding(services.bundle(SAID)), Wanted(keys=(public,)))
 
 
+def test_signed_with_a_key_where_none_is_given(wanted, tmp_path):
+    store = Memory()
+    store.sign(loaded(tmp_path, "one")[0])
+    with pytest.raises(SignatureError, match="signed with a key, and no --key is given"):
+        verify(store, wanted())
+
+
 def test_a_key_and_an_identity_are_two(services, wanted, tmp_path):
     private, public = loaded(tmp_path, "one")
     store = holding(services.bundle(SAID))

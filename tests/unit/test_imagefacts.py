@@ -23,7 +23,7 @@ def test_the_tag_does_not_say_what_was_asked_for(tmp_path):
     layers = LAYERS | {"torch": metadata("torch", "2.4.0", "nvidia-cuda-runtime==13.0.48")}
     layers.pop("flash-attn")
     tag = imagefacts.read(image(tmp_path, layers, pins)).tag
-    assert tag == "cu121-torch2.4.0-cuda13.0-transformers4.41.2-sdpa-verl0.2.0.post2-20250304"
+    assert tag == "cu121-torch2.4.0-cuda13.0-transformers4.41.2-sdpa-verl0.2.0.post2-20250304-11111111"
 
 
 @pytest.mark.parametrize("requires", [(), ("numpy", "not a requirement!"), ("nvidia-cuda-runtime-cu12",)])
@@ -32,9 +32,17 @@ def test_a_torch_without_cuda(tmp_path, requires):
     assert "-torch2.3.1_cpu-cpu-" in tag
 
 
+def test_images_of_two_locks_have_two_tags(tmp_path):
+    """A bump of what the tag does not name is another lock, and keeps all the other layers, for the epoch stays."""
+    tags = {
+        imagefacts.read(image(tmp_path / x, labels={"dev.verlstack.lock": f"sha256:{x * 64}"})).tag for x in ("a", "b")
+    }
+    assert tags == {published.TAG.replace("1" * 8, "a" * 8), published.TAG.replace("1" * 8, "b" * 8)}
+
+
 def test_what_a_stack_lacks_altogether_is_left_out(tmp_path):
     layers = {"verl": LAYERS["verl"]}
-    assert imagefacts.read(image(tmp_path, layers)).tag == "cu121-sdpa-verl0.2.0.post2-20250304"
+    assert imagefacts.read(image(tmp_path, layers)).tag == "cu121-sdpa-verl0.2.0.post2-20250304-11111111"
 
 
 @pytest.mark.parametrize(
@@ -116,6 +124,6 @@ def test_a_name_that_only_looks_like_it(tmp_path, stack):
         imagefacts.check(image(tmp_path, labels={"dev.verlstack.stack": stack, "dev.verlstack.base.scope": "local"}))
 
 
-@pytest.mark.parametrize("tag", ["stable", "cu121", "2025-03-04", "cu121-verl", "20250304"])
+@pytest.mark.parametrize("tag", ["stable", "cu121", "2025-03-04", "cu121-verl", "20250304", "a-verl1-20250304"])
 def test_tags_that_people_move(tag):
     assert not imagefacts.IMMUTABLE.fullmatch(tag)

@@ -42,6 +42,17 @@ def test_a_release_is_kept_and_shown_once(constraints):
     assert page.index("verl:two") < page.index("verl:tag"), "newest first"
 
 
+def test_a_stack_without_a_dockerfile_has_none(constraints):
+    text = (ROOT / "constraints" / "stacks.toml").read_text()
+    (constraints / "stacks.toml").write_text(text)
+    (constraints.parent / "Dockerfile").write_text("FROM scratch\n")
+    assert releases.dockerfile(constraints, "cu121").startswith("sha256:")
+    assert releases.dockerfile(constraints, "cu121-vllm") == ""
+    assert releases.dockerfile(constraints, "unknown") == ""
+    page = releases.page((releases.Release(**ONE.__dict__ | {"dockerfile": ""}),))
+    assert page.endswith(f"| `{'2' * 12}` | none |\n")
+
+
 def test_nothing_published_is_said(constraints):
     assert "No image is published yet" in releases.page(releases.load(constraints))
 

@@ -41,7 +41,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser], common:
     export = verbs.add_parser("export", parents=[common], help=text)
     export.add_argument("image", metavar="IMAGE", help=_IMAGE)
     export.add_argument("file", type=Path, metavar="FILE", help="what to write")
-    text = "what it is (default: sif if FILE ends in .sif, else sqsh)"
+    text = "what it is (default: by the ending of FILE: .sif, .sqsh or .squashfs)"
     export.add_argument("--format", choices=("sqsh", "sif", "oci-archive", "docker-archive"), help=text)
     export.set_defaults(verb=_export)
     for verb in (publish, mirror, export):

@@ -165,9 +165,9 @@ def verified(bundle: Bundle, known_by: Verifier, who: Identity | None) -> tuple[
 
 
 def said(error: BaseException) -> str:
-    """An error of the library, in one line; of one without words, what it came from."""
-    text = str(error) or str(error.__cause__ or "") or type(error).__name__
-    return " ".join(text.split())[:_MOST_SAID]
+    """An error of the library, in one line, with what it came from, which knows more."""
+    known = dict.fromkeys(" ".join(str(x).split()) for x in (error, error.__cause__) if x is not None and str(x))
+    return ": ".join(known)[:_MOST_SAID] or type(error).__name__
 
 
 def owner(certificate: Any) -> str:

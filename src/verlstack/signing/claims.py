@@ -81,7 +81,7 @@ def judge_claim(data: bytes, signature: str, keys: Sequence[PublicKey], digest: 
     """
     signers = _signers(data, signature, keys)
     if not signers:
-        return Judged(why_not="signed with none of these keys")
+        return Judged(why_not=_other_key(keys))
     try:
         critical = json.loads(data)["critical"]
         kind, about = critical["type"], critical["image"]["docker-manifest-digest"]
@@ -141,8 +141,12 @@ def judge_envelope(data: bytes, keys: Sequence[PublicKey], digest: str) -> Judge
     signed = _authenticated(payload)
     found = {x.id: x for row in rows[:_MOST_ROWS] for x in _signers(signed, row, keys)}
     if not found:
-        return Judged(why_not="signed with none of these keys")
+        return Judged(why_not=_other_key(keys))
     return judge_statement(payload, tuple(found.values()), digest)
+
+
+def _other_key(keys: Sequence[PublicKey]) -> str:
+    return "signed with none of these keys" if keys else "signed with a key, and no --key is given"
 
 
 def judge_statement(payload: bytes, signers: tuple[Signatory, ...], digest: str) -> Judged:

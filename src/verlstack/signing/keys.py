@@ -29,7 +29,9 @@ _COSIGN = re.compile(
 _ALGORITHM = ec.ECDSA(hashes.SHA256())
 _MOST_SCRYPT = 1 << 28  # bytes of memory that a key file may demand; cosign's demand 64 MiB
 _MOST_PARALLEL = 16  # likewise of passes; cosign's demand one
+_PUBLISHERS = "name the file of the publisher's public key: PEM, ECDSA on P-256"
 _MAKE = "`cosign generate-key-pair`, or `openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256`"
+_PAIR = f"a pair is made with {_MAKE}"
 
 
 @dataclass(frozen=True)
@@ -83,9 +85,9 @@ def public(path: Path) -> PublicKey:
     try:
         key = serialization.load_pem_public_key(data)
     except (ValueError, UnsupportedAlgorithm):
-        raise _unfit(path, "no public key in PEM form", f"make a pair with {_MAKE}") from None
+        raise _unfit(path, "no public key in PEM form", _PUBLISHERS) from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise _unfit(path, "a key of another kind than ECDSA on P-256", f"make a pair with {_MAKE}")
+        raise _unfit(path, "a key of another kind than ECDSA on P-256", _PUBLISHERS)
     return _public(key, str(path))
 
 
@@ -121,7 +123,7 @@ def _read(path: Path) -> bytes:
         with reading.opened(path) as file:
             data = file.read(_MOST + 1)
     except OSError as e:
-        raise _unfit(path, f"no file that can be read ({e.strerror})", f"make a pair with {_MAKE}") from None
+        raise _unfit(path, f"no file that can be read ({e.strerror})", f"name the file of a key; {_PAIR}") from None
     if len(data) > _MOST:
         raise _unfit(path, "longer than any key", "name the file of a key")
     return data
@@ -132,7 +134,9 @@ def _loaded(path: Path, load: Callable[[], Any]) -> Any:
     try:
         return load()
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise _unfit(path, "no private key, or the password is wrong", f"make a pair with {_MAKE}") from None
+        raise _unfit(
+            path, "no private key, or the password is wrong", f"set COSIGN_PASSWORD to the right one; {_PAIR}"
+        ) from None
 
 
 def _opened(path: Path, text: bytes, password: bytes) -> bytes:

@@ -32,6 +32,7 @@ TYPES = {
 }
 _MOST = 500  # signatures and attestations of one image that are looked at
 _MOST_SHOWN = 5  # reasons in an error
+_WHAT = {claims.SIMPLE: "signature", claims.DSSE: "attestation"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +80,25 @@ class Wanted:
 
 @dataclass
 class _Found:
+    """What counts, and (what, which, why) of what does not."""
+
     claims: list[Judged] = field(default_factory=list)
     attestations: list[Judged] = field(default_factory=list)
-    ignored: list[str] = field(default_factory=list)
+    ignored: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def ignore(self, text: str) -> None:
+        """Note something that cannot be judged."""
+        self.ignored.append(("", "", text))
+
+    def reasons(self) -> tuple[str, ...]:
+        """What does not count and why, alike ones as one sentence."""
+        alike: dict[tuple[str, str], list[str]] = {}
+        for what, which, why in self.ignored:
+            alike.setdefault((what, why), []).append(which)
+        return tuple(
+            why if not what else f"{len(ones)} {what}s are {why}" if ones[1:] else f"{what} {ones[0][:19]}… is {why}"
+            for (what, why), ones in alike.items()
+        )
 
 
 def verify(
@@ -114,12 +131,16 @@ def verify(
     found = _collect(store, who, name)
     signers = {x.id for one in found.claims for x in one.signers}
     if len(signers) < wanted:
-        raise _too_few(store, f"{len(signers)} of the {wanted} signatures that it must have", found)
+        what = f"{len(signers)} of the {wanted} signatures that it must have"
+        raise _too_few(store, what + _by(known, signers), found, "have the others sign it (`verlstack sign`)")
     for kind in attestations:
         full = TYPES.get(kind, kind)
         signed = {x.id for one in found.attestations if one.kind == full for x in one.signers}
         if len(signed) < wanted:
-            raise _too_few(store, f"{len(signed)} of {wanted} signed attestations of the type {kind}", found, kind)
+            what = f"{len(signed)} of {wanted} signed attestations of the type {kind}"
+            raise _too_few(
+                store, what + _by(known, signed), found, "have the others attest it (`verlstack attest`)", kind
+            )
     store.check()
     return Report(
         place=store.name,
@@ -136,24 +157,34 @@ def verify(
         },
         smoke=tuple(sorted({said.line(one.predicate) for one in found.attestations if one.kind == TYPES["smoke"]})),
         scans=tuple(sorted({scan.line(one.predicate) for one in found.attestations if one.kind == TYPES["vuln"]})),
-        ignored=tuple(found.ignored),
+        ignored=found.reasons(),
     )
 
 
-def _too_few(store: Store, what: str, found: _Found, kind: str | None = None) -> SignatureError:
+def _by(known: dict[str, PublicKey | Identity], signed: set[str]) -> str:
+    """Whose there are and whose lack; nothing where nobody's are there."""
+    if not signed:
+        return ""
+    there, lacking = ([x.name for key, x in known.items() if (key in signed) is here] for here in (True, False))
+    return f", by {', '.join(there)} and not by {', '.join(lacking)}"
+
+
+def _too_few(store: Store, what: str, found: _Found, others: str, kind: str | None = None) -> SignatureError:
     """The error for too few signatures; for too few attestations of a kind, with the kinds that are there."""
     there = sorted({one.kind for one in found.attestations})
     names = {address: name for name, address in TYPES.items()}
-    reasons = list(found.ignored[:_MOST_SHOWN])
-    todo = "do not use it until its publisher has signed it, or give the publisher's key"
+    reasons = list(found.reasons()[:_MOST_SHOWN])
+    some = bool(found.attestations if kind else found.claims)
+    todo = f"{others}, or demand fewer (--threshold)" if some else "do not use it until its publisher has signed it"
+    if reasons:
+        todo += "; or name who else's signatures shall count (--key, --certificate-identity)"
     if kind and there:
         reasons.append(f"of these types there are some: {', '.join(names.get(x, x) for x in there)}")
     if kind and kind not in TYPES and ":" not in kind:  # a type's address has one
         todo = f"name a type's address, or one of {', '.join(TYPES)}; if it is one, {todo}"
+    why = "; ".join(reasons) or ("" if some else "nothing is signed there")
     return SignatureError(
-        f"this image has {what}: {'; '.join(reasons) or 'nothing is signed there'}",
-        where=f"{store.name}@{store.digest}",
-        todo=todo,
+        f"this image has {what}{': ' if why else ''}{why}", where=f"{store.name}@{store.digest}", todo=todo
     )
 
 
@@ -162,7 +193,7 @@ def _collect(store: Store, who: Wanted, name: str | None) -> _Found:
     found, seen = _Found(), set()
     for number, entry in enumerate(_layers(store, found)):
         if number >= _MOST:
-            found.ignored.append(f"more than {_MOST} signatures; the rest was not looked at")
+            found.ignore(f"more than {_MOST} signatures; the rest was not looked at")
             break
         digest, kind = entry["digest"], entry["mediaType"]
         signature = _note(entry, claims.NOTE) if kind == claims.SIMPLE else ""
@@ -170,19 +201,19 @@ def _collect(store: Store, who: Wanted, name: str | None) -> _Found:
             continue
         seen.add((digest, kind, signature))
         if entry["size"] > MAX_DOCUMENT:
-            found.ignored.append(f"{digest} is longer than any signature")
+            found.ignored.append((_WHAT.get(kind, "bundle"), digest, "longer than any"))
             continue
         try:
             data = store.blob(digest)
         except (FetchError, SignatureError) as e:
-            found.ignored.append(f"{digest}: {e.what}")
+            found.ignore(f"{digest}: {e.what}")
             continue
         one = _judged(entry, data, who, store.digest)
         why_not = one.why_not
         if not why_not and one.kind == claims.SIGNATURE and name not in {None, one.name}:
             why_not = f"signed, but as {one.name or 'nothing'}, not as {name}"
         if why_not:
-            found.ignored.append(f"{digest[:19]}… is {why_not}")
+            found.ignored.append((_WHAT.get(kind, "bundle"), digest, why_not))
         else:
             (found.claims if one.kind == claims.SIGNATURE else found.attestations).append(one)
     return found
@@ -207,12 +238,12 @@ def _layers(store: Store, found: _Found) -> Iterator[dict[str, Any]]:
     """Layers of the manifests about the image that may be signatures or attestations."""
     for entry in _entries(store, found):
         if entry["size"] > MAX_DOCUMENT:
-            found.ignored.append(f"{entry['digest']} is longer than any manifest")
+            found.ignored.append(("manifest", entry["digest"], "longer than any"))
             continue
         try:
             layers = store.manifest(entry["digest"]).get("layers")
         except (FetchError, SignatureError) as e:
-            found.ignored.append(f"{entry['digest']}: {e.what}")
+            found.ignore(f"{entry['digest']}: {e.what}")
             continue
         for layer in layers if isinstance(layers, list) else ():
             if oci.is_descriptor(layer) and _is_signed(layer["mediaType"]):
@@ -235,14 +266,14 @@ def _entries(store: Store, found: _Found) -> Iterator[dict[str, Any]]:
             if one in seen:
                 continue
             if len(seen) >= _MOST:
-                found.ignored.append(f"more than {_MOST} documents about the image; the rest was not looked at")
+                found.ignore(f"more than {_MOST} documents about the image; the rest was not looked at")
                 return
             seen.add(one)
             yield entry
     except FetchError as e:
         if not seen:
             raise
-        found.ignored.append(e.what)
+        found.ignore(e.what)
 
 
 def _is_signed(kind: str) -> bool:
