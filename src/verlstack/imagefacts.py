@@ -81,25 +81,20 @@ def check(layout: Path) -> dict[str, str]:
     if not stack or f"{LABEL}.lock" not in labels:
         todo = "copy it with `verlstack mirror`; `publish` is for images of a stack"
         raise PublishError("this image does not say which stack and lock it was made from", where=where, todo=todo)
-    words = stack.split("-")
+    words, said, ways, name = stack.split("-"), [], [], stack
     if labels.get(f"{LABEL}.base.scope") != "pinned" and "local" not in words:
-        what = (
-            f"the base of this image is local ({labels.get(f'{LABEL}.base', 'unknown')}): nobody else can make it again"
-        )
-        todo = (
-            "publish a base and pin it (`verlstack base build`, `verlstack mirror`, `verlstack base use`), then build"
-            f" again; or name the stack so that it says so: {stack}-local"
-        )
-        raise PublishError(what, where=where, todo=todo)
-    if left_out := labels.get(f"{LABEL}.left-out"):
-        lacks = labels.get("org.opencontainers.image.title", "").removeprefix(f"verlstack {stack}-")
-        if lacks not in words:
-            what = f"this image lacks {left_out}, and the name of its stack does not say so"
-            todo = (
-                "have it (docs/compiled-wheels.md) and build again,"
-                f" or give such images a stack of their own: {stack}-{lacks}"
-            )
-            raise PublishError(what, where=where, todo=todo)
+        base = labels.get(f"{LABEL}.base", "unknown")
+        said.append(f"the base of this image is local ({base}): nobody else can make it again")
+        ways.append("publish a base and pin it (`verlstack base build`, `verlstack mirror`, `verlstack base use`)")
+        name += "-local"
+    lacks = labels.get("org.opencontainers.image.title", "").removeprefix(f"verlstack {stack}-")
+    if (left_out := labels.get(f"{LABEL}.left-out")) and lacks not in words:
+        said.append(f"this image lacks {left_out}, and the name of its stack does not say so")
+        ways.append(f"have {left_out} (docs/compiled-wheels.md)")
+        name += f"-{lacks}"
+    if said:
+        todo = f"{' and '.join(ways)}, then build again; or give such images a stack whose name says it: {name}"
+        raise PublishError("; ".join(said), where=where, todo=todo)
     if labels.get(f"{LABEL}.compression"):
         todo = f"run `verlstack build {stack}` without --fast"
         raise PublishError(

@@ -44,12 +44,15 @@ def document(path: Path, layout: Path, name: str) -> Document:
     """
     digest, manifest, _ = oci.read_layout(layout)
     try:
-        known: dict[str, Any] = canonical.loads(reading.data(path))
+        known: dict[str, Any] = _predicate(canonical.loads(reading.data(path)))
         scanner, result, when = known["scanner"]["uri"], known["scanner"]["result"], known["metadata"]["scanFinishedOn"]
         statement = claims.statement(name, digest, PREDICATE, known)
     except OSError as e:
         raise UsageError(f"no result of a scanner here: {e.strerror}", where=str(path), todo=_TODO) from None
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except KeyError as e:
+        what = f"no result of a scanner in cosign's form here: it lacks {e}"
+        raise UsageError(what, where=str(path), todo=_TODO) from None
+    except (ValueError, TypeError, AttributeError, RecursionError):
         raise UsageError("no result of a scanner in cosign's form here", where=str(path), todo=_TODO) from None
     if not (isinstance(scanner, str) and scanner and isinstance(when, str) and when and isinstance(result, dict)):
         raise UsageError("this result does not say which scanner found what, and when", where=str(path), todo=_TODO)
@@ -59,6 +62,11 @@ def document(path: Path, layout: Path, name: str) -> Document:
         raise UsageError(what, where=str(path), todo=_TODO)
     one = Document(name="vuln.json", media_type=claims.IN_TOTO, data=statement, kind=PREDICATE, predicate=known)
     return artifact.check_size(one, str(path), _FEWER)
+
+
+def _predicate(known: Any) -> Any:
+    """What a scanner wrote, or what is in it where that is a statement already, as the specification shows it."""
+    return known["predicate"] if known.get("predicateType") == PREDICATE else known
 
 
 def _images(result: dict[str, Any]) -> Iterator[str]:

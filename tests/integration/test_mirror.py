@@ -8,6 +8,7 @@ import fcntl
 import io
 import json
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -437,7 +438,19 @@ def test_the_command_line(fakes, shop, tmp_path, monkeypatch, capsys):
     second = fakes[1].put({"schemaVersion": 2, "layers": []})
     capsys.readouterr()
     assert cli.main(["promote", f"{other}/team/base@{second}", "stable", "--insecure"]) == 0
-    back = capsys.readouterr().out.splitlines()[-1].removeprefix("back: verlstack ").split()
-    assert cli.main([*back, "--insecure", "--json"]) == 0
+    assert len((tmp_path / "promotions.jsonl").read_text().splitlines()) == 2
+    log = str(tmp_path / "a log")
+    assert cli.main(["promote", f"{other}/team/base:{TAG}", "stable", "--insecure", "--log", log]) == 0
+    assert cli.main(["promote", f"{other}/team/base@{second}", "stable", "--insecure", "--log", log]) == 0
+    back = shlex.split(capsys.readouterr().out.splitlines()[-1].removeprefix("back: verlstack "))
+    assert cli.main([*back, "--json"]) == 0, "as it was printed"
     assert json.loads(capsys.readouterr().out)["after"] == digest
-    assert len((tmp_path / "promotions.jsonl").read_text().splitlines()) == 3
+    assert len(Path(log).read_text().splitlines()) == 3
+
+
+def test_a_digest_that_the_registry_does_not_have_is_called_that(real, tmp_path, shop):
+    """Real ones say which of repository and manifest they lack."""
+    publish.publish(image(tmp_path / "image"), f"{real.host}/team/verl", shop, insecure=True, record=False)
+    absent = f"{real.host}/team/verl@sha256:{'1' * 64}"
+    with pytest.raises(FetchError, match="has no such image"):
+        promote.promote(absent, "stable", shop, insecure=True, log=tmp_path / "log")

@@ -106,6 +106,13 @@ def test_images_that_must_not_be_published(tmp_path, labels, what, todo):
     assert todo in caught.value.todo
 
 
+def test_all_that_stands_against_publishing_is_said_at_once(tmp_path):
+    labels = LEFT_OUT | {"dev.verlstack.base.scope": "local"}
+    with pytest.raises(PublishError, match=r"base of this image is local .*; this image lacks flash-attn") as caught:
+        imagefacts.check(image(tmp_path, labels=labels))
+    assert caught.value.todo.endswith("a stack whose name says it: cu121-local-sdpa")
+
+
 @pytest.mark.parametrize(
     ("stack", "labels"),
     [

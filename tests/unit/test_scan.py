@@ -88,6 +88,20 @@ def test_only_what_names_the_image_counts(layout, result, tmp_path, named, count
             scan.document(written(tmp_path, result), layout, "tiny")
 
 
+def test_a_statement_as_the_specification_shows_it(layout, result, tmp_path):
+    whole = {"_type": "x", "predicateType": scan.PREDICATE, "predicate": result}
+    assert scan.document(written(tmp_path, whole), layout, "tiny").predicate == result
+    with pytest.raises(UsageError, match="it lacks 'scanner'"):
+        scan.document(written(tmp_path, whole | {"predicateType": "y"}), layout, "tiny")
+
+
+def test_a_statement_as_the_specification_shows_it(layout, result, tmp_path):
+    whole = {"_type": "x", "predicateType": scan.PREDICATE, "predicate": result}
+    assert scan.document(written(tmp_path, whole), layout, "tiny").predicate == result
+    with pytest.raises(UsageError, match="it lacks 'scanner'"):
+        scan.document(written(tmp_path, whole | {"predicateType": "y"}), layout, "tiny")
+
+
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [

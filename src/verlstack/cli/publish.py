@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,7 +98,8 @@ def _promote(arguments: argparse.Namespace) -> int:
         return 0
     print(f"{done.place}:{done.tag}\n  {done.before or 'new'}\n→ {done.after}")
     if done.before not in {None, done.after}:
-        print(f"back: verlstack promote {done.place}@{done.before} {done.tag}")
+        back = ["verlstack", "promote", f"{done.place}@{done.before}", done.tag, "--log", str(arguments.log)]
+        print(f"back: {shlex.join([*back, '--insecure'] if arguments.insecure else back)}")
     return 0
 
 
