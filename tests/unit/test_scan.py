@@ -95,13 +95,6 @@ def test_a_statement_as_the_specification_shows_it(layout, result, tmp_path):
         scan.document(written(tmp_path, whole | {"predicateType": "y"}), layout, "tiny")
 
 
-def test_a_statement_as_the_specification_shows_it(layout, result, tmp_path):
-    whole = {"_type": "x", "predicateType": scan.PREDICATE, "predicate": result}
-    assert scan.document(written(tmp_path, whole), layout, "tiny").predicate == result
-    with pytest.raises(UsageError, match="it lacks 'scanner'"):
-        scan.document(written(tmp_path, whole | {"predicateType": "y"}), layout, "tiny")
-
-
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
