@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Self
 
 from isal import isal_zlib
 
+from verlstack import reading
 from verlstack.errors import StorageError, WheelError
 
 if TYPE_CHECKING:
+    import io
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -83,14 +85,14 @@ class Reader:
 
     def __init__(self) -> None:
         """Start with no open files."""
-        self._open: dict[Path, int] = {}
+        self._open: dict[Path, io.BufferedReader] = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for handle in self._open.values():
-            os.close(handle)
+        for file in self._open.values():
+            file.close()
         self._open.clear()
 
     def read(self, source: Source) -> bytes:
@@ -128,14 +130,14 @@ class Reader:
 
     def _handle(self, path: Path) -> int:
         if path not in self._open:
-            self._open[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        return self._open[path]
+            self._open[path] = reading.opened(path)
+        return self._open[path].fileno()
 
     def _file(self, source: OnDisk | Slice) -> Iterator[bytes]:
         if isinstance(source, Slice):
             yield from self._stretch(source)
             return
-        with source.path.open("rb", buffering=0) as f:
+        with reading.opened(source.path) as f:
             while piece := f.read(_GROW):
                 yield piece
 

@@ -11,7 +11,7 @@ import zstandard
 from isal import igzip
 from zstandard import ZstdError as ZstdError  # noqa: PLC0414 - what `opened` raises on damage
 
-from verlstack import tar
+from verlstack import reading, tar
 from verlstack.content import Reader
 from verlstack.errors import LockError, WheelError
 
@@ -174,7 +174,7 @@ def write(
 @contextlib.contextmanager
 def opened(blob: Path, kind: str) -> Iterator[IO[bytes]]:
     """The uncompressed tar of a layer's blob; `kind` is the end of its media type: zstd, gzip, or anything for none."""
-    with blob.open("rb") as raw:
+    with reading.opened(blob) as raw:
         if kind == "gzip":
             inflate = cast("Callable[..., IO[bytes]]", igzip.IGzipFile)  # a C extension without annotations
             with inflate(fileobj=raw) as unpacked:

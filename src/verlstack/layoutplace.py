@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from verlstack import canonical, oci
+from verlstack import canonical, oci, reading
 from verlstack.base import registry
 from verlstack.cache import atomic, sha256_file, storage_errors
 from verlstack.errors import FetchError, HashMismatchError, UsageError
 from verlstack.upload import described
 
 if TYPE_CHECKING:
+    import contextlib
     from collections.abc import Callable
     from pathlib import Path
 
     from verlstack.upload import How
 
 _TODO = "copy or mirror the image again"
+_ELSEWHERE = "see that this folder can be written and has space, or name another"
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class LayoutPlace:
         path = self.folder / oci.blob_path(digest)
         if not oci.DIGEST.fullmatch(digest) or not path.is_file():
             raise FetchError(f"the layout lacks {digest}", where=str(path), todo=_TODO)
-        data = path.read_bytes()
+        data = reading.data(path)
         if oci.digest(data) != digest:
             raise HashMismatchError("a blob is not what its digest says", where=str(path), todo=_TODO)
         return data
@@ -68,7 +70,7 @@ class LayoutPlace:
         """
         if self.has(digest, path.stat().st_size):
             return "there"
-        with path.open("rb") as file, atomic(self.folder / oci.blob_path(digest)) as out:
+        with reading.opened(path) as file, self._written(oci.blob_path(digest)) as out:
             while piece := file.read(1 << 20):
                 out.write(piece)
                 advance(len(piece))
@@ -84,15 +86,15 @@ class LayoutPlace:
             StorageError: the disk is full, read-only or forbidden.
         """
         digest = oci.digest(data)
-        with atomic(self.folder / oci.blob_path(digest)) as out:
+        with self._written(oci.blob_path(digest)) as out:
             out.write(data)
         if tag is not None:
             entry = {"annotations": {oci.REF_NAME: tag}, "digest": digest, "mediaType": media_type, "size": len(data)}
             others = [x for x in self._entries() if oci.name_in(x) != tag]
             index = canonical.dumps({"manifests": [*others, entry], "mediaType": oci.INDEX, "schemaVersion": 2})
-            with atomic(self.folder / "oci-layout") as out:
+            with self._written("oci-layout") as out:
                 out.write(canonical.dumps({"imageLayoutVersion": "1.0.0"}))
-            with atomic(self.folder / "index.json") as out:
+            with self._written("index.json") as out:
                 out.write(index)
         return digest
 
@@ -117,12 +119,15 @@ class LayoutPlace:
 
     def _entries(self) -> list[dict[str, Any]]:
         path = self.folder / "index.json"
-        with storage_errors(path):
-            document = self._object(path.read_bytes()) if path.exists() else {}
+        with storage_errors(path, todo=_ELSEWHERE):
+            document = self._object(reading.data(path)) if path.exists() else {}
         rows = document.get("manifests", [])
         if not isinstance(rows, list) or not all(oci.is_descriptor(x) for x in rows):
             raise UsageError("not an OCI layout", where=str(self.folder), todo="name another folder")
         return rows
+
+    def _written(self, name: str) -> contextlib.AbstractContextManager[IO[bytes]]:
+        return atomic(self.folder / name, todo=_ELSEWHERE)
 
     def _object(self, data: bytes) -> dict[str, Any]:
         try:

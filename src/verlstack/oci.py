@@ -228,7 +228,7 @@ def epoch(config: dict[str, Any], folder: Path) -> int:
 
 
 def _small(path: Path) -> Inline:
-    return Inline(data=path.read_bytes())
+    return Inline(data=reading.data(path))
 
 
 def blob_path(name: str) -> str:

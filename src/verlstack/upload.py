@@ -12,7 +12,7 @@ from urllib.parse import urlencode, urljoin, urlsplit
 import requests
 import requests.adapters
 
-from verlstack import canonical, oci
+from verlstack import canonical, oci, reading
 from verlstack.base import registry
 from verlstack.base.transport import again, document_of, means, reasons
 from verlstack.errors import FetchError, HashMismatchError, LockError, UnwellError
@@ -301,7 +301,7 @@ class _Upload:
     def _send(self, offset: int) -> None:
         """Stream the rest of the file; its hash is over all of it, and is right before anything is closed."""
         size = self.path.stat().st_size
-        with self.path.open("rb", buffering=0) as file:
+        with reading.opened(self.path) as file:
             body = _Body(file, offset, size, self.advance)
             if len(body) or not offset:  # else all of it arrived, and the line was cut after that
                 body = self._patch(lambda: _Body(file, offset, size, self.advance), f"{offset}-{size - 1}")

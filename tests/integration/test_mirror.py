@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import io
 import json
@@ -248,6 +249,31 @@ def test_a_folder_holds_one_image(fakes, shop, tmp_path):
         mirror.mirror(f"{fakes[0].host}/team/base:other", str(folder), shop, dist=tmp_path, insecure=True)
     with pytest.raises(UsageError, match="names no image"):
         mirror.mirror(f"{fakes[0].host}/team/base", str(folder), shop, dist=tmp_path, insecure=True)
+
+
+def test_a_layout_with_a_pipe_for_a_layer_is_not_waited_for(fakes, shop, tmp_path):
+    folder = image(tmp_path / "image")
+    (folder / "index.json").write_text(named(folder, "x"))
+    path = folder / oci.blob_path(oci.read_layout(folder)[1]["layers"][0]["digest"])
+    path.unlink()
+    os.mkfifo(path)
+    for target in (f"{fakes[0].host}/team/base", str(tmp_path / "other")):
+        with pytest.raises(OSError, match="no regular file"):
+            mirror.mirror(str(folder), target, shop, dist=tmp_path, insecure=True)
+
+
+def test_a_folder_that_is_full_is_named_and_not_the_cache(fakes, shop, tmp_path, monkeypatch):
+    source(f"{fakes[0].host}/team/base", tmp_path, shop)
+
+    def full(handle):
+        raise OSError(errno.ENOSPC, "as fsync says it")
+
+    monkeypatch.setattr("verlstack.cache.os.fsync", full)
+    folder = tmp_path / "carried"
+    with pytest.raises(StorageError, match="no space left") as e:
+        mirror.mirror(f"{fakes[0].host}/team/base:{TAG}", str(folder), shop, dist=tmp_path, insecure=True)
+    assert e.value.where.startswith(f"{folder}/")
+    assert e.value.todo == "see that this folder can be written and has space, or name another"
 
 
 def test_a_folder_whose_index_could_not_be_written_again(fakes, shop, tmp_path):

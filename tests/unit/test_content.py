@@ -1,7 +1,6 @@
 """Reading members of wheels: bounded, verified before the last byte is handed out, and clear about what is wrong."""
 
 import hashlib
-import os
 import zlib
 
 import pytest
@@ -9,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.wheels import DEFLATED, STORED, deflate
-from verlstack import content
+from verlstack import content, reading
 from verlstack.content import Inline, Member, OnDisk, Reader, Slice
 from verlstack.errors import StorageError, WheelError
 
@@ -162,12 +161,11 @@ def test_other_methods(tmp_path, method):
 
 
 def test_each_archive_is_opened_once_and_closed(tmp_path, monkeypatch):
-    opened, closed = [], []
-    real_open, real_close = os.open, os.close
-    monkeypatch.setattr(os, "open", lambda path, flags: opened.append(real_open(path, flags)) or opened[-1])
-    monkeypatch.setattr(os, "close", lambda handle: closed.append(handle) or real_close(handle))
+    real, opened = reading.opened, []
+    monkeypatch.setattr(reading, "opened", lambda path: opened.append(real(path)) or opened[-1])
     source = member(tmp_path, b"abc")
     with Reader() as reader:
         assert reader.read(source) + reader.read(source) == b"abcabc"
-    assert len(opened) == 1
-    assert closed == opened
+        assert not opened[0].closed
+    (file,) = opened
+    assert file.closed

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from verlstack import attest, bakefile, bundlefile, capabilities, lockfile, pins, reading, releases
+from verlstack import attest, bakefile, bundlefile, capabilities, content, layer, lockfile, oci, pins, reading, releases
 from verlstack.base import aptsources
 from verlstack.cache import sha256_file
 from verlstack.check import asked
 from verlstack.errors import VerlstackError
+from verlstack.layoutplace import LayoutPlace
 from verlstack.signing import keys
 
 
@@ -33,6 +34,11 @@ READERS = {
     "authority": lambda path: aptsources.given(None, path, None),
     "file to check": asked.read,
     "hash": sha256_file,
+    "a file for a layer": lambda path: content.Reader().read(content.OnDisk(path=path, size=0, sha256="")),
+    "a stretch of one": lambda path: content.Reader().read(content.Slice(path=path, offset=0, size=1, sha256="")),
+    "layer": lambda path: layer.opened(path, "none").__enter__(),
+    "a document for an archive": oci._small,
+    "index": lambda path: LayoutPlace(path.rename(path.with_name("index.json")).parent).resolve("x"),
 }
 
 
@@ -43,6 +49,19 @@ def test_no_reader_waits_or_goes_on_for_ever(tmp_path, read, make):
     with pytest.raises((VerlstackError, OSError), match="no regular file") as e:
         read(path)
     assert isinstance(e.value, OSError) or e.value.todo
+
+
+def handles():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_refused_is_closed_again(tmp_path, make):
+    make(tmp_path / "there")
+    before = handles()
+    with pytest.raises(OSError):
+        reading.opened(tmp_path / "there")
+    assert handles() == before
 
 
 @pytest.fixture
