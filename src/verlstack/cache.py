@@ -14,10 +14,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import hashlib
 import os
+import re
 import stat
 import tempfile
+import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -28,7 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _PREFIX = 50  # letters of a file's name, of up to 4 bytes each, in that of the unfinished one, which has at most 255
-_ENDING = ".verlstack"  # of unfinished files, so that nobody else's hidden file is taken for what a killed run left
+# .NAME.BOOT.RANDOM.verlstack: so that nobody else's hidden file is taken for what a killed run left.
+_UNFINISHED = re.compile(r"\..+\.(?P<boot>[0-9a-f]{12})\.[a-z0-9_]{8}\.verlstack", re.DOTALL)
+_ABANDONED = 86_400  # seconds without a write after which nobody is at work on a file, wherever they are
 CHUNK = 1 << 20  # bytes; large enough that per-call overhead vanishes beside SHA-256
 
 _STORAGE_TROUBLE = {
@@ -109,7 +114,8 @@ def atomic(target: Path, *, tmp: Path | None = None, mode: int = 0o644, todo: st
     """Open a temporary file that becomes `target`, fsynced, when the block ends well, and vanishes when it does not.
 
     Its `name` is its path, for programs that write it themselves. It is locked until it has its final name: so it
-    is told from those that killed runs left in the same folder, which are removed first.
+    is told from those that killed runs left in the same folder, which are removed first: on a file system of many
+    machines only after a day, where another one wrote it, for locks there may be each machine's own.
 
     Args:
         target: final path; an existing file is replaced in one step.
@@ -118,7 +124,8 @@ def atomic(target: Path, *, tmp: Path | None = None, mode: int = 0o644, todo: st
         todo: advice where `target` is not in the cache.
 
     Raises:
-        StorageError: the disk is full, read-only or forbidden, or something that is no file is there.
+        StorageError: the disk is full, read-only or forbidden, something that is no file is there, or somebody removed
+            the unfinished file.
     """
     check_replaceable(target, todo=todo)
     with storage_errors(target, todo=todo):
@@ -134,16 +141,34 @@ def atomic(target: Path, *, tmp: Path | None = None, mode: int = 0o644, todo: st
                 f.flush()
                 os.fchmod(f.fileno(), mode)
                 os.fsync(f.fileno())
-                unfinished.replace(target)
+                _finish(unfinished, target)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
 
 
+def _finish(unfinished: Path, target: Path) -> None:
+    try:
+        unfinished.replace(target)
+    except FileNotFoundError as e:
+        what = "cannot write: what was being written was removed meanwhile"
+        raise StorageError(what, where=str(target), todo="see who cleans up in this folder, and run again") from e
+
+
+@functools.cache
+def _boot() -> str:
+    """A number of this boot of this machine (random(4)): who shares it sees our locks."""
+    try:
+        return reading.text(Path("/proc/sys/kernel/random/boot_id")).replace("-", "")[:12]
+    except OSError:
+        return "0" * 12
+
+
 def _begun(target: Path, folder: Path) -> tuple[int, Path]:
     """A new unfinished file, locked: its handle and path."""
+    prefix = f".{target.name[:_PREFIX]}.{_boot()}."
     while True:
-        handle, name = tempfile.mkstemp(prefix=f".{target.name[:_PREFIX]}.", suffix=_ENDING, dir=folder)
+        handle, name = tempfile.mkstemp(prefix=prefix, suffix=".verlstack", dir=folder)
         with contextlib.suppress(OSError):  # on a file system without locks nothing can be swept either
             fcntl.flock(handle, fcntl.LOCK_EX)
         if (path := Path(name)).exists():
@@ -153,8 +178,12 @@ def _begun(target: Path, folder: Path) -> tuple[int, Path]:
 
 def _sweep(folder: Path) -> None:
     """Remove what killed runs left unfinished in a folder: the kernel has freed their locks."""
-    for path in folder.glob(f".*{_ENDING}"):
+    for path in folder.glob(".*.verlstack"):
+        if (match := _UNFINISHED.fullmatch(path.name)) is None:
+            continue
         with contextlib.suppress(OSError):  # somebody is at work on it, or it is another user's
+            if match["boot"] != _boot() and time.time() - path.stat().st_mtime < _ABANDONED:
+                continue  # of another machine, whose lock we may not see
             # NFS gives an exclusive lock on what is open for writing alone; opening a pipe must not wait
             handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:

@@ -6,10 +6,12 @@ import hashlib
 import os
 import signal
 import stat
+import time
 from pathlib import Path
 
 import pytest
 
+from verlstack import cache
 from verlstack.cache import Cache, atomic, behind_links, sha256_file, storage_errors
 from verlstack.errors import StorageError
 
@@ -62,10 +64,13 @@ def test_what_a_killed_run_left_is_removed_by_whatever_writes_there_next(tmp_pat
 
 
 def test_what_is_being_written_stays_and_so_does_what_is_not_ours(tmp_path):
-    os.mkfifo(tmp_path / ".pipe.verlstack")
-    (tmp_path / ".link.verlstack").symlink_to("mine")
-    for name in (".f.12345678", ".f.4711", "f.verlstack", "mine"):
+    boot = cache._boot()
+    os.mkfifo(tmp_path / f".pipe.{boot}.12345678.verlstack")
+    (tmp_path / f".link.{boot}.12345678.verlstack").symlink_to("mine")
+    for name in (".f.12345678", ".notes.verlstack", f".f.{boot}.1234567.verlstack", f".{boot}.12345678.verlstack",
+                 f"f.{boot}.12345678.verlstack", "mine"):  # fmt: skip
         (tmp_path / name).touch()
+        os.utime(tmp_path / name, (0, 0))
     before = everything(tmp_path)
     with atomic(tmp_path / "f") as one:
         one.write(b"first")
@@ -74,6 +79,24 @@ def test_what_is_being_written_stays_and_so_does_what_is_not_ours(tmp_path):
         assert (tmp_path / "f").read_bytes() == b"second"
     assert (tmp_path / "f").read_bytes() == b"first"
     assert everything(tmp_path) == sorted([*before, "f"])
+
+
+def test_what_another_machine_left_is_removed_a_day_later(tmp_path):
+    """Its lock may be one that nobody sees from here."""
+    for name, age in (("old", 86_410), ("new", 86_300)):
+        path = tmp_path / f".{name}.0123456789ab.12345678.verlstack"
+        path.touch()
+        os.utime(path, (time.time() - age,) * 2)
+    with atomic(tmp_path / "f") as f:
+        f.write(b"x")
+    assert everything(tmp_path) == [".new.0123456789ab.12345678.verlstack", "f"]
+
+
+def test_what_is_removed_while_it_is_written_is_told(tmp_path):
+    with pytest.raises(StorageError, match="was removed meanwhile") as e, atomic(tmp_path / "f") as f:
+        Path(f.name).unlink()
+    assert (e.value.where, bool(e.value.todo)) == (str(tmp_path / "f"), True)
+    assert everything(tmp_path) == []
 
 
 def test_one_that_is_swept_before_it_is_locked_is_begun_again(tmp_path, monkeypatch):

@@ -13,7 +13,6 @@ from verlstack import artifact, oci, scan
 from verlstack.base.transport import MAX_DOCUMENT
 from verlstack.errors import UsageError
 from verlstack.signing import claims, keys
-from verlstack.signing.verify import TYPES
 
 
 @pytest.fixture
@@ -179,7 +178,3 @@ def test_a_line_says_which_scanner_and_when(result):
 )  # fmt: skip
 def test_a_line_of_a_strange_attestation_says_nothing(strange):
     assert scan.line(strange) == "which scanner looked, and when, is not told in a form that is known here"
-
-
-def test_verify_knows_the_type():
-    assert TYPES["vuln"] == scan.PREDICATE
