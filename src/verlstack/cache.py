@@ -18,6 +18,7 @@ import functools
 import hashlib
 import os
 import re
+import secrets
 import stat
 import tempfile
 import time
@@ -156,17 +157,17 @@ def _finish(unfinished: Path, target: Path) -> None:
 
 
 @functools.cache
-def _boot() -> str:
-    """A number of this boot of this machine (random(4)): who shares it sees our locks."""
+def boot() -> str:
+    """A number of this boot of this machine (random(4)): who has the same one sees our locks and processes."""
     try:
-        return reading.text(Path("/proc/sys/kernel/random/boot_id")).replace("-", "")[:12]
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").replace("-", "")[:12]
     except OSError:
-        return "0" * 12
+        return secrets.token_hex(6)  # without /proc nobody knows who shares it
 
 
 def _begun(target: Path, folder: Path) -> tuple[int, Path]:
     """A new unfinished file, locked: its handle and path."""
-    prefix = f".{target.name[:_PREFIX]}.{_boot()}."
+    prefix = f".{target.name[:_PREFIX]}.{boot()}."
     while True:
         handle, name = tempfile.mkstemp(prefix=prefix, suffix=".verlstack", dir=folder)
         with contextlib.suppress(OSError):  # on a file system without locks nothing can be swept either
@@ -182,7 +183,7 @@ def _sweep(folder: Path) -> None:
         if (match := _UNFINISHED.fullmatch(path.name)) is None:
             continue
         with contextlib.suppress(OSError):  # somebody is at work on it, or it is another user's
-            if match["boot"] != _boot() and time.time() - path.stat().st_mtime < _ABANDONED:
+            if match["boot"] != boot() and time.time() - path.stat().st_mtime < _ABANDONED:
                 continue  # of another machine, whose lock we may not see
             # NFS gives an exclusive lock on what is open for writing alone; opening a pipe must not wait
             handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -93,9 +93,9 @@ def _noted(log: Path, made: Moved, unmoved: Callable[[], bool], progress: Progre
     It is taken back if it is not whole, or the move fails and the tag is known to be as it was: a line too many can be
     held against the registry, one too few is lost.
     """
-    new = not log.exists()
     with contextlib.ExitStack() as stack:
         with _errors(log):
+            new = not log.exists()
             out = stack.enter_context(_alone(log, progress))
             size = os.fstat(out.fileno()).st_size
             try:

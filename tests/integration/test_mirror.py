@@ -317,7 +317,7 @@ def test_what_cannot_be_promoted(fakes, shop, tmp_path, monkeypatch):
         with pytest.raises(error):
             promote.promote(ref, tag, shop, insecure=True, log=log)
     os.mkfifo(tmp_path / "pipe")
-    for where in (tmp_path / "nowhere" / "log", Path("/dev/full"), tmp_path / "pipe", tmp_path):
+    for where in (tmp_path / "nowhere" / "log", Path("/dev/full"), tmp_path / "pipe", tmp_path, tmp_path / ("n" * 300)):
         with pytest.raises(StorageError, match=r"cannot write") as e:
             promote.promote(f"{place}@{two}", "stable", shop, insecure=True, log=where)
         assert (e.value.where, e.value.todo) == (str(where), "name a file that can be written, with `--log FILE`")

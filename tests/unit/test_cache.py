@@ -64,7 +64,7 @@ def test_what_a_killed_run_left_is_removed_by_whatever_writes_there_next(tmp_pat
 
 
 def test_what_is_being_written_stays_and_so_does_what_is_not_ours(tmp_path):
-    boot = cache._boot()
+    boot = cache.boot()
     os.mkfifo(tmp_path / f".pipe.{boot}.12345678.verlstack")
     (tmp_path / f".link.{boot}.12345678.verlstack").symlink_to("mine")
     for name in (".f.12345678", ".notes.verlstack", f".f.{boot}.1234567.verlstack", f".{boot}.12345678.verlstack",
@@ -79,6 +79,11 @@ def test_what_is_being_written_stays_and_so_does_what_is_not_ours(tmp_path):
         assert (tmp_path / "f").read_bytes() == b"second"
     assert (tmp_path / "f").read_bytes() == b"first"
     assert everything(tmp_path) == sorted([*before, "f"])
+
+
+def test_who_shares_a_boot_is_told_by_its_number():
+    assert Path("/proc/sys/kernel/random/boot_id").read_text().replace("-", "").startswith(cache.boot())
+    assert len(cache.boot()) == 12
 
 
 def test_what_another_machine_left_is_removed_a_day_later(tmp_path):

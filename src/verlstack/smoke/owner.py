@@ -7,6 +7,8 @@ import re
 import secrets
 from pathlib import Path
 
+from verlstack.cache import boot
+
 LABEL = "dev.verlstack.smoke"
 PREFIX = "verlstack-smoke-"  # of the names of what is ours
 # machine and boot, PID namespace, pid, start time: only who shares the first two can judge the others
@@ -21,20 +23,15 @@ def name() -> str:
 def me() -> str:
     """This process, so that a later one knows whether what bears the label is left over."""
     pid = os.getpid()
-    return f"{_boot()} {_namespace()} {pid} {_started(pid)}"
+    return f"{boot()} {_namespace()} {pid} {_started(pid)}"
 
 
 def is_left_over(label: str) -> bool:
     """Whether a label names a process that is no more; one of another machine, boot or namespace is not judged."""
     found = _OF_OURS.fullmatch(label)
-    if found is None or (found[1], found[2]) != (_boot(), _namespace()):
+    if found is None or (found[1], found[2]) != (boot(), _namespace()):
         return False
     return _started(int(found[3])) != found[4]
-
-
-def _boot() -> str:
-    """A number of this boot of this machine (random(4))."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def _namespace() -> str:
