@@ -23,7 +23,7 @@ def dumps(value: Any) -> bytes:
     return text.encode()
 
 
-def loads(data: bytes) -> Any:
+def loads(data: bytes | str) -> Any:
     """A JSON document that `dumps` can write again: no number is infinite or none, every text is Unicode.
 
     Raises:

@@ -423,6 +423,7 @@ def test_it_runs_once_for_each_lock_in_an_engine(shop, image, tmp_path):
     "out",
     [
         *("", "no json", "[1]", "[" * 100_000, EngineError("it refuses")),
+        '{"verl": ["E", "\\ud800", null]}',
         *("{}", '{"six": null}', '{"verl": 1}', '{"verl": []}', '{"verl": ["E", 1, null]}', '{"verl": ["E", "m"]}'),
     ],
 )

@@ -74,12 +74,19 @@ def test_a_headline_says_nothing_to_a_terminal(tmp_path):
 @pytest.mark.parametrize(
     "said",
     ["", "{", "[" * 200_000, "[]", "{}", "null", '{"headline": 1}', "\x00"]
+    + [json.dumps(CPU | {"headline": "\ud800"})]
     + [json.dumps(CPU | {"runs": runs}) for runs in (None, 1, [1], [None], [{"device": []}], [{}])],
     ids=lambda text: text[:20],
 )
 def test_no_report_is_an_error_that_says_so(tmp_path, said):
     with pytest.raises(ProofError, match="left no report"):
         verdict(tmp_path, said)
+
+
+def test_a_pipe_for_a_report_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "smoke.json")
+    with pytest.raises(ProofError, match="left no report"):
+        run._verdict("image@sha256:1", Request(), tmp_path, 0)
 
 
 # -- the folder

@@ -83,7 +83,7 @@ def _run(script: str, lock: Lock, shop: Workshop, layout: Path) -> Results:
 
 def _parsed(text: str) -> Results:
     try:
-        results = json.loads(text.strip().rpartition("\n")[2])
+        results = canonical.loads(text.strip().rpartition("\n")[2])
     except (ValueError, RecursionError):
         results = None
     if not _is_sound(results):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import platform
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from verlstack import oci, prove, told
+from verlstack import canonical, oci, prove, reading, told
 from verlstack.errors import EngineError, ProofError, UsageError
 from verlstack.smoke import collect, contained, rooted, slurm
 from verlstack.unpacked import unpacked
@@ -218,7 +217,7 @@ def _verdict(name: str, request: Request, report: Path, status: int) -> Verdict:
     """
     path = report / SUMMARY
     try:
-        said: Any = json.loads(path.read_bytes())
+        said: Any = canonical.loads(reading.data(path))
         headline, passed, on_gpu = str(said["headline"]), said["ok"] is True, said["gpu_pass"] is True
         devices = {run["device"] for run in said["runs"]}
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
