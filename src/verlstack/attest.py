@@ -75,19 +75,20 @@ def attest(
         FetchError: the registry does not have the image, or refuses.
     """
     digest = oci.read_layout(layout)[0]
+    given, tests, scanner = [], None, None  # looked at first: reading the layers takes a while
+    if smoke is not None:
+        given.append(report := smoke_report(smoke, digest))
+        tests = said.line(report.predicate)
+    if scanned is not None:
+        given.append(result := scan.document(scanned, layout, make.name(layout)))
+        scanner = scan.line(result.predicate)
     found = make.inventory(layout, shop.constraints, cache=shop.cache, workers=shop.workers, progress=shop.progress)
     made = documents(layout, found, shop.constraints, run)
     for one in made:
         artifact.check_size(
             one, str(layout), "attach to an image with fewer packages; this one can be signed, not attested"
         )
-    tests, scanner = None, None
-    if smoke is not None:
-        made.append(report := smoke_report(smoke, digest))
-        tests = said.line(report.predicate)
-    if scanned is not None:
-        made.append(result := scan.document(scanned, layout, found.name))
-        scanner = scan.line(result.predicate)
+    made += given
     ref = dataclasses.replace(ref, digest=digest)
     with upload.writer(ref, shop.env) as writer, tempfile.TemporaryDirectory(prefix="verlstack-") as folder:
         about = artifact.subject(writer)
@@ -131,7 +132,7 @@ def smoke_report(path: Path, digest: str) -> Document:
     path = path / "smoke.json" if path.is_dir() else path
     todo = "run `verlstack smoke --report DIR` on this image, and name DIR"
     try:
-        known = canonical.loads(reading.data(path))
+        known = canonical.mended(reading.data(path))
         image, passed = str(known["image"]), known["ok"]
     except OSError as e:
         raise UsageError(f"no report of the smoke tests here: {e.strerror}", where=str(path), todo=todo) from None

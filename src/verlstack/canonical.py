@@ -36,6 +36,12 @@ def loads(data: bytes | str) -> Any:
     return value
 
 
+def mended(data: bytes | str) -> Any:
+    """A report in JSON that quotes what programs said: as `loads`, but what is no text in a string becomes `?`."""
+    value = json.loads(data, parse_constant=_no_number, parse_float=_finite)
+    return loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+
+
 def _no_number(text: str) -> None:
     raise ValueError(f"{text} is no number of JSON")
 

@@ -30,7 +30,7 @@ _CUDA = re.compile(r"nvidia-cuda-runtime(-cu\d+)?")
 _MOST = 1 << 20  # bytes of a METADATA
 _READ = 1 << 20
 # Date and lock at the end mark our immutable tags; whoever moves tags by hand must not move those.
-IMMUTABLE = re.compile(r"[\w.-]+-verl[\w.]+-\d{8}-[0-9a-f]{8}")
+IMMUTABLE = re.compile(r"[\w.-]+-verl[\w.]+-\d{8}(-[0-9a-f]{8})?")  # before December 2026 the date was the end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ def check(layout: Path) -> dict[str, str]:
     labels = images.labels(oci.read_layout(layout)[2])
     where = str(layout)
     stack = labels.get(f"{LABEL}.stack")
-    if not stack or f"{LABEL}.lock" not in labels:
+    if not stack or not oci.DIGEST.fullmatch(labels.get(f"{LABEL}.lock", "")):
         todo = "copy it with `verlstack mirror`; `publish` is for images of a stack"
         raise PublishError("this image does not say which stack and lock it was made from", where=where, todo=todo)
     words, said, ways, name = stack.split("-"), [], [], stack

@@ -247,7 +247,8 @@ def test_files_that_are_none_of_a_sigstore(image, services, verlstack, which, te
 @pytest.mark.parametrize("name", ["caUrls", "rekorTlogUrls", "tsaUrls"])
 def test_a_service_of_another_machine_without_tls(image, services, verlstack, name):
     config = services.all.signing_config()
-    config[name] = [{"url": "http://fulcio.invalid:80", "majorApiVersion": 1, "operator": "x"}]
+    here = {"url": services.all.url, "majorApiVersion": 1, "operator": "test"}
+    config[name] = [here, here | {"url": "http://127.0.0.1@fulcio.invalid:80"}]
     services.config.write_text(json.dumps(config))
     code, _, err = verlstack("sign", image.at, *services.ours, "--insecure")
     assert (code, "without TLS: http://fulcio.invalid" in err) == (16, True), err

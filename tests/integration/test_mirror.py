@@ -10,6 +10,8 @@ import io
 import json
 import os
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -472,6 +474,34 @@ def test_the_command_line(fakes, shop, tmp_path, monkeypatch, capsys):
     assert cli.main([*back, "--json"]) == 0, "as it was printed"
     assert json.loads(capsys.readouterr().out)["after"] == digest
     assert len(Path(log).read_text().splitlines()) == 3
+
+
+def test_standard_output_as_the_log_keeps_the_line(fakes, shop, tmp_path):
+    """As in `promote … --log /dev/stdout > moves`: what is printed goes behind it."""
+    one = fakes[0].host
+    source(f"{one}/team/base", tmp_path, shop)
+    words = [sys.executable, "-m", "verlstack", "promote", f"{one}/team/base:{TAG}", "stable", "--insecure"]
+    env = os.environ | {"VERLSTACK_CACHE": str(tmp_path / "cache"), "DOCKER_CONFIG": os.devnull}
+    with (tmp_path / "moves").open("wb") as out:
+        subprocess.run([*words, "--log", "/dev/stdout"], stdout=out, env=env, cwd=tmp_path, check=True)
+    first, *rest = (tmp_path / "moves").read_text().splitlines()
+    assert json.loads(first)["tag"] == "stable"
+    assert rest[0].endswith("/team/base:stable")
+
+
+def test_a_log_that_is_a_link_stays_one(fakes, shop, tmp_path, monkeypatch):
+    one = fakes[0].host
+    source(f"{one}/team/base", tmp_path, shop)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VERLSTACK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("DOCKER_CONFIG", os.devnull)
+    (tmp_path / "link").symlink_to("moves")
+    words = ["promote", f"{one}/team/base:{TAG}", "stable", "--insecure", "--log", "link"]
+    fakes[0].planted.append(Fault(method="PUT", path="/manifests/stable", status=403))
+    assert cli.main(words) != 0
+    assert ((tmp_path / "link").is_symlink(), (tmp_path / "moves").exists()) == (True, False)
+    assert cli.main(words) == 0
+    assert len((tmp_path / "moves").read_text().splitlines()) == 1
 
 
 def test_a_digest_that_the_registry_does_not_have_is_called_that(real, tmp_path, shop):

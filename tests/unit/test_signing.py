@@ -14,7 +14,7 @@ from support import smoke_report
 from support.signatures import DIGEST, NAME, OTHER, Memory, loaded, pair, verify
 from verlstack import oci
 from verlstack.base.transport import MAX_DOCUMENT
-from verlstack.errors import SignatureError, UsageError
+from verlstack.errors import SignatureError, UnwellError, UsageError
 from verlstack.signing import claims, keys
 
 CYCLONEDX = "https://cyclonedx.org/bom"
@@ -342,17 +342,43 @@ def test_it_is_said_whose_signatures_are_there_and_whose_lack(one, two):
     assert "verlstack attest" in e.value.todo
 
 
-def test_what_others_signed_is_told_once(one, two):
+def test_signed_and_not_attested(one):
     store = Memory()
-    for number in range(3):
+    store.sign(one[0])
+    with pytest.raises(SignatureError, match="nothing is attested there") as e:
+        verify(store, [one[1]], attestations=["cyclonedx"])
+    assert e.value.todo == "do not use it until its publisher has attested it"
+
+
+def test_a_registry_that_is_ill_is_no_word_on_what_is_signed(one, two):
+    store = Memory()
+    store.sign(one[0])
+    store.sign(two[0])
+
+    def ill(digest):
+        raise UnwellError("it answered 500")
+
+    store.blob, fine = ill, store.blob
+    store.manifest = lambda digest: json.loads(fine(digest))
+    with pytest.raises(UnwellError):
+        verify(store, [one[1]])
+    store.blob = lambda digest: fine(digest) if store.calls.append(digest) or len(store.calls) > 1 else ill(digest)
+    store.calls = []
+    assert verify(store, [one[1], two[1]], threshold=1).signed, "what was read is enough"
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_what_others_signed_is_told_once(one, two, count):
+    store = Memory()
+    for number in range(count):
         store.attest(two[0], statement=claims.statement(NAME, DIGEST, CYCLONEDX, {"a": number}))
     store.sign(two[0])
     with pytest.raises(SignatureError) as e:
         verify(store, [one[1]])
-    assert "3 attestations are signed with none of these keys" in e.value.what
+    assert f"{count} attestations are signed with none of these keys" in e.value.what
     assert e.value.what.count("none of these keys") == 2, "the signature is told by itself"
     store.sign(one[0])
-    assert "3 attestations are signed with none of these keys" in verify(store, [one[1]]).ignored
+    assert f"{count} attestations are signed with none of these keys" in verify(store, [one[1]]).ignored
 
 
 def test_an_attestation_is_no_signature(one):

@@ -71,10 +71,15 @@ def test_a_headline_says_nothing_to_a_terminal(tmp_path):
     assert len(found.headline) == run._LONGEST
 
 
+def test_what_a_program_said_may_be_no_unicode(tmp_path):
+    """A path of a finding, the last lines of a rank: the report quotes them."""
+    found = verdict(tmp_path, CPU | {"doctor": [{"message": "/data/\udcff"}], "headline": "CPU\ud800, ranks 1: passed"})
+    assert (found.headline, found.passed) == ("CPU?, ranks 1: passed", True)
+
+
 @pytest.mark.parametrize(
     "said",
     ["", "{", "[" * 200_000, "[]", "{}", "null", '{"headline": 1}', "\x00"]
-    + [json.dumps(CPU | {"headline": "\ud800"})]
     + [json.dumps(CPU | {"runs": runs}) for runs in (None, 1, [1], [None], [{"device": []}], [{}])],
     ids=lambda text: text[:20],
 )

@@ -202,7 +202,8 @@ class Transport:
         status, said, where = response.status_code, reasons(response), redact(url)
         if status >= requests.codes.internal_server_error or status == requests.codes.too_many_requests:
             return again(f"it answered {status}{said}", url, wait=retry_after(response.headers.get("Retry-After", "")))
-        if status == requests.codes.not_found and self._purpose == "push" and "MANIFEST_UNKNOWN" not in said:
+        asked = response.request.method in {"GET", "HEAD"}
+        if status == requests.codes.not_found and self._purpose == "push" and not asked:
             what = f"the registry has no place for {self.reference.host}/{self.reference.repository} (404){said}"
             return FetchError(what, where=where, todo="make the project or repository there first, or check its name")
         if status == requests.codes.not_found:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,8 +94,14 @@ def _promote(arguments: argparse.Namespace) -> int:
 
     with surroundings(arguments, arguments.source) as shop:
         done = promote.promote(
-            arguments.source, arguments.tag, shop, insecure=arguments.insecure, log=arguments.log.absolute()
+            arguments.source,
+            arguments.tag,
+            shop,
+            insecure=arguments.insecure,
+            log=behind_links(arguments.log.absolute(), todo="choose another --log"),
         )
+    with contextlib.suppress(OSError):  # where the log is standard output, and that a file, this goes behind the line
+        os.lseek(sys.stdout.fileno(), 0, os.SEEK_END)
     if arguments.json:
         print(canonical.dumps(done).decode())
         return 0

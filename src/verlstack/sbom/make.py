@@ -23,6 +23,12 @@ Format = Literal["cyclonedx", "spdx"]
 FORMATS = {"cyclonedx": cyclonedx, "spdx": spdx}
 
 
+def name(layout: Path) -> str:
+    """What an image calls itself, else its tag here."""
+    labels = images.labels(oci.read_layout(layout)[2])
+    return labels.get("org.opencontainers.image.title") or oci.tag_of(layout)
+
+
 def inventory(layout: Path, constraints: Path, *, cache: Cache, workers: int, progress: Progress) -> Inventory:
     """All that is in an image, or in a base.
 
@@ -43,7 +49,7 @@ def inventory(layout: Path, constraints: Path, *, cache: Cache, workers: int, pr
     lock = lock_of(labels, constraints, layout)
     layers = contents.read(layout, cache, workers, progress)
     return Inventory(
-        name=labels.get("org.opencontainers.image.title") or oci.tag_of(layout),
+        name=name(layout),
         version=labels.get("org.opencontainers.image.version"),
         digest=digest,
         created=created(config, layout),

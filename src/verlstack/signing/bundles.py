@@ -115,13 +115,13 @@ def judge(
         digest: of the image that is verified.
     """
     if not claims.is_small(data):
-        return Judged(why_not="no bundle: it has more parts than any")
+        return Judged(why_not="unreadable: it has more parts than any")
     try:
         table = json.loads(data)
         material, envelope = table["verificationMaterial"], table["dsseEnvelope"]
         keyless = "publicKey" not in material
     except (ValueError, KeyError, TypeError, RecursionError):
-        return Judged(why_not="no bundle with an in-toto statement")
+        return Judged(why_not="unreadable: there is no in-toto statement in it")
     if not keyless:
         return claims.judge_envelope(json.dumps(envelope).encode(), keys, digest)
     if known_by is None:
@@ -139,7 +139,7 @@ def _without_key(data: bytes, identities: Sequence[Identity], known_by: Verifier
         try:
             bundle = Bundle.from_json(data)
         except Exception:  # noqa: BLE001 - whatever hostile bytes make it raise, they do not count
-            return Judged(why_not="no bundle with an in-toto statement")
+            return Judged(why_not="unreadable: there is no in-toto statement in it")
         for one in identities:
             try:
                 kind, payload = verified(bundle, known_by, one)
@@ -149,7 +149,7 @@ def _without_key(data: bytes, identities: Sequence[Identity], known_by: Verifier
             if kind != claims.IN_TOTO:
                 return Judged(why_not="signed, but no in-toto statement")
             return claims.judge_statement(payload, (one,), digest)
-    return Judged(why_not=f"signed without a key, and does not verify: {'; '.join(dict.fromkeys(why_not))}")
+    return Judged(why_not=f"signed without a key, which does not verify: {'; '.join(dict.fromkeys(why_not))}")
 
 
 def verified(bundle: Bundle, known_by: Verifier, who: Identity | None) -> tuple[str, bytes]:

@@ -207,9 +207,11 @@ def _limited(seconds: float) -> Iterator[None]:
     before = signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        yield
-    except _TooLate:
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except _TooLate:  # from above, or come just before the timer was put out
         raise TimeoutError(f"nothing within {seconds:.0f} s") from None
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

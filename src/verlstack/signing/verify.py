@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from verlstack import oci, scan
 from verlstack.base.transport import MAX_DOCUMENT
-from verlstack.errors import FetchError, SignatureError, UsageError
+from verlstack.errors import FetchError, SignatureError, UnwellError, UsageError
 from verlstack.signing import bundles, claims
 from verlstack.smoke import said
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from sigstore.verify import Verifier
 
+    from verlstack.errors import VerlstackError
     from verlstack.signing.bundles import Identity
     from verlstack.signing.claims import Judged
     from verlstack.signing.keys import PublicKey
@@ -85,10 +86,17 @@ class _Found:
     claims: list[Judged] = field(default_factory=list)
     attestations: list[Judged] = field(default_factory=list)
     ignored: list[tuple[str, str, str]] = field(default_factory=list)
+    unwell: UnwellError | None = None
 
     def ignore(self, text: str) -> None:
         """Note something that cannot be judged."""
         self.ignored.append(("", "", text))
+
+    def failed(self, which: str, error: VerlstackError) -> None:
+        """Note what could not be read; that a registry is ill is no word on what it has."""
+        self.ignore(f"{which}: {error.what}")
+        if isinstance(error, UnwellError):
+            self.unwell = error
 
     def reasons(self) -> tuple[str, ...]:
         """What does not count and why, alike ones as one sentence."""
@@ -131,16 +139,13 @@ def verify(
     found = _collect(store, who, name)
     signers = {x.id for one in found.claims for x in one.signers}
     if len(signers) < wanted:
-        what = f"{len(signers)} of the {wanted} signatures that it must have"
-        raise _too_few(store, what + _by(known, signers), found, "have the others sign it (`verlstack sign`)")
+        raise _too_few(store, f"{len(signers)} of the {wanted} signatures that it must have", found, known, signers)
     for kind in attestations:
         full = TYPES.get(kind, kind)
         signed = {x.id for one in found.attestations if one.kind == full for x in one.signers}
         if len(signed) < wanted:
             what = f"{len(signed)} of {wanted} signed attestations of the type {kind}"
-            raise _too_few(
-                store, what + _by(known, signed), found, "have the others attest it (`verlstack attest`)", kind
-            )
+            raise _too_few(store, what, found, known, signed, kind)
     store.check()
     return Report(
         place=store.name,
@@ -161,31 +166,37 @@ def verify(
     )
 
 
-def _by(known: dict[str, PublicKey | Identity], signed: set[str]) -> str:
-    """Whose there are and whose lack; nothing where nobody's are there."""
-    if not signed:
-        return ""
-    there, lacking = ([x.name for key, x in known.items() if (key in signed) is here] for here in (True, False))
-    return f", by {', '.join(there)} and not by {', '.join(lacking)}"
-
-
-def _too_few(store: Store, what: str, found: _Found, others: str, kind: str | None = None) -> SignatureError:
-    """The error for too few signatures; for too few attestations of a kind, with the kinds that are there."""
-    there = sorted({one.kind for one in found.attestations})
-    names = {address: name for name, address in TYPES.items()}
+def _too_few(
+    store: Store,
+    what: str,
+    found: _Found,
+    known: dict[str, PublicKey | Identity],
+    by: set[str],
+    kind: str | None = None,
+) -> VerlstackError:
+    """The error for too few signatures, or attestations of a kind: whose lack, what else is there, what to do."""
+    if found.unwell:
+        return found.unwell
+    verb = "attest" if kind else "sign"
+    if by:
+        there, lacking = ([x.name for key, x in known.items() if (key in by) is here] for here in (True, False))
+        what += f", by {', '.join(there)} and not by {', '.join(lacking)}"
+        todo = f"have the others {verb} it (`verlstack {verb}`), or demand fewer (--threshold)"
+    else:
+        todo = f"do not use it until its publisher has {verb}ed it"
     reasons = list(found.reasons()[:_MOST_SHOWN])
-    some = bool(found.attestations if kind else found.claims)
-    todo = f"{others}, or demand fewer (--threshold)" if some else "do not use it until its publisher has signed it"
     if reasons:
         todo += "; or name who else's signatures shall count (--key, --certificate-identity)"
-    if kind and there:
-        reasons.append(f"of these types there are some: {', '.join(names.get(x, x) for x in there)}")
+    names = {address: name for name, address in TYPES.items()}
+    if kind and found.attestations:
+        types = sorted({names.get(x.kind, x.kind) for x in found.attestations})
+        reasons.append(f"of these types there are some: {', '.join(types)}")
     if kind and kind not in TYPES and ":" not in kind:  # a type's address has one
         todo = f"name a type's address, or one of {', '.join(TYPES)}; if it is one, {todo}"
-    why = "; ".join(reasons) or ("" if some else "nothing is signed there")
-    return SignatureError(
-        f"this image has {what}{': ' if why else ''}{why}", where=f"{store.name}@{store.digest}", todo=todo
-    )
+    if not reasons and not by:
+        reasons = ["nothing is attested there" if kind else "nothing is signed there"]
+    why = f": {'; '.join(reasons)}" if reasons else ""
+    return SignatureError(f"this image has {what}{why}", where=f"{store.name}@{store.digest}", todo=todo)
 
 
 def _collect(store: Store, who: Wanted, name: str | None) -> _Found:
@@ -206,7 +217,7 @@ def _collect(store: Store, who: Wanted, name: str | None) -> _Found:
         try:
             data = store.blob(digest)
         except (FetchError, SignatureError) as e:
-            found.ignore(f"{digest}: {e.what}")
+            found.failed(digest, e)
             continue
         one = _judged(entry, data, who, store.digest)
         why_not = one.why_not
@@ -243,7 +254,7 @@ def _layers(store: Store, found: _Found) -> Iterator[dict[str, Any]]:
         try:
             layers = store.manifest(entry["digest"]).get("layers")
         except (FetchError, SignatureError) as e:
-            found.ignore(f"{entry['digest']}: {e.what}")
+            found.failed(entry["digest"], e)
             continue
         for layer in layers if isinstance(layers, list) else ():
             if oci.is_descriptor(layer) and _is_signed(layer["mediaType"]):
@@ -273,7 +284,7 @@ def _entries(store: Store, found: _Found) -> Iterator[dict[str, Any]]:
     except FetchError as e:
         if not seen:
             raise
-        found.ignore(e.what)
+        found.failed("the list of referrers", e)
 
 
 def _is_signed(kind: str) -> bool:

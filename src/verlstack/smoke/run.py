@@ -217,7 +217,7 @@ def _verdict(name: str, request: Request, report: Path, status: int) -> Verdict:
     """
     path = report / SUMMARY
     try:
-        said: Any = canonical.loads(reading.data(path))
+        said: Any = canonical.mended(reading.data(path))
         headline, passed, on_gpu = str(said["headline"]), said["ok"] is True, said["gpu_pass"] is True
         devices = {run["device"] for run in said["runs"]}
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
