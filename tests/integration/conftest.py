@@ -9,15 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from support import debian_programs
 from support.bad_server import BadServer
 from support.fake_registry import OCI_ZSTD, Fake, tarball
+from support.real_registry import Real
 from support.synthetic import CONSTRAINTS, PYTHON, VERL, WHEELS, Tiny, project, sdist, serve
-from verlstack import lockfile, pins
+from support.writable_registry import Writable
+from verlstack import lockfile, pins, upload
 from verlstack.cache import Cache
 from verlstack.errors import FetchError
 from verlstack.fetch import fetch
 from verlstack.index import configured
 from verlstack.progress import Silent
+from verlstack.workshop import Workshop
 
 VERSION_HEADER = f'#define PY_VERSION  "{sys.version.split()[0]}"\n'.encode()
 
@@ -70,3 +74,33 @@ def tiny(origin: Tiny, tmp_path: Path) -> Tiny:
     yield origin.fork(tmp_path / "checkout")
     origin.index.replies.clear()
     origin.index.replies.update(replies)
+
+
+@pytest.fixture
+def fakes():
+    """Two registries in this process."""
+    made = [Writable(), Writable()]
+    yield made
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def real(tmp_path):
+    """Debian's docker-registry."""
+    program = debian_programs.program("docker-registry", tmp_path)
+    (tmp_path / "real").mkdir()
+    with Real(program, tmp_path / "real") as one:
+        yield one
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch):
+    """Surroundings without pins, that wait for no registry."""
+    means = upload.means
+    monkeypatch.setattr(upload, "means", lambda *a: {**means(*a), "sleep": lambda _: None})
+    with Cache(tmp_path / "cache").use() as cache:
+        env = {"HOME": str(tmp_path)}
+        yield Workshop(
+            constraints=tmp_path, smoke_tests=tmp_path, cache=cache, env=env, progress=Silent(), workers=1
+        )  # fmt: skip

@@ -10,11 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from support import imagelayers, real_registry
+from support import imagelayers, pushed, real_registry
 from support.debian_programs import program
 from support.sigstore_services import IDENTITY, ISSUER, Services, token
-from verlstack import attest, cli, oci, provenance, upload
-from verlstack.base import reference
+from verlstack import attest, cli, provenance, upload
 from verlstack.mirror import mirror
 from verlstack.sbom import make
 from verlstack.signing import bundles, claims, keyless
@@ -57,25 +56,12 @@ def cosign(cosign_program, services, tmp_path):
 
 @pytest.fixture
 def around(tmp_path):
-    found = imagelayers.surroundings(tmp_path)
-    found.cache.parts.mkdir(parents=True, exist_ok=True)
-    (tmp_path / "tiny.txt").touch()
-    (tmp_path / "tiny.lock.toml").touch()
-    return SimpleNamespace(**vars(found), env={"HOME": str(tmp_path)}, constraints=tmp_path)
+    return pushed.surroundings(tmp_path)
 
 
 @pytest.fixture
 def image(host, tmp_path, request):
-    """An image of the tiny stack in a repository of its own."""
-    folder = imagelayers.image(tmp_path / "image")
-    name = f"{host}/team/{request.node.name.partition('[')[0].replace('_', '-')}"
-    digest, manifest, _ = oci.read_layout(folder)
-    ref = reference.place(name, insecure=True)
-    with upload.writer(ref, {}) as writer:
-        for entry in (manifest["config"], *manifest["layers"]):
-            writer.push_blob(entry["digest"], folder / oci.blob_path(entry["digest"]))
-        writer.push_manifest((folder / oci.blob_path(digest)).read_bytes(), oci.MANIFEST, "one")
-    return SimpleNamespace(folder=folder, name=name, digest=digest, ref=ref, at=f"{name}@{digest}")
+    return pushed.image(host, tmp_path, request.node.name)
 
 
 @pytest.fixture

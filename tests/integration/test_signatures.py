@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from support import imagelayers, layouts, real_registry
+from support import imagelayers, layouts, pushed, real_registry
 from support.debian_programs import program
 from support.signatures import pair
 from support.writable_registry import Fault, Writable
@@ -47,26 +47,12 @@ def cosign(tmp_path_factory):
 
 @pytest.fixture
 def around(tmp_path):
-    """A workshop's worth of surroundings, with the lock of the image to come."""
-    found = imagelayers.surroundings(tmp_path)
-    found.cache.parts.mkdir(parents=True, exist_ok=True)
-    (tmp_path / "tiny.txt").touch()
-    (tmp_path / "tiny.lock.toml").touch()
-    return SimpleNamespace(**vars(found), env={"HOME": str(tmp_path)}, constraints=tmp_path)
+    return pushed.surroundings(tmp_path)
 
 
 @pytest.fixture
 def image(host, tmp_path, request):
-    """An image of the tiny stack in a repository of its own: its layout, its reference, its digest."""
-    folder = imagelayers.image(tmp_path / "image")
-    name = f"{host}/team/{request.node.name.partition('[')[0].replace('_', '-')}"
-    digest, manifest, _ = oci.read_layout(folder)
-    ref = reference.place(name, insecure=True)
-    with upload.writer(ref, {}) as writer:
-        for entry in (manifest["config"], *manifest["layers"]):
-            writer.push_blob(entry["digest"], folder / oci.blob_path(entry["digest"]))
-        writer.push_manifest((folder / oci.blob_path(digest)).read_bytes(), oci.MANIFEST, "one")
-    return SimpleNamespace(folder=folder, name=name, digest=digest, ref=ref, at=f"{name}@{digest}")
+    return pushed.image(host, tmp_path, request.node.name)
 
 
 @pytest.fixture

@@ -88,7 +88,7 @@ def signer(arguments: argparse.Namespace) -> Signer | None:
 
     Raises:
         SignatureError: the key or the identity cannot be used.
-        FetchError: a service refuses the identity, or does not answer.
+        FetchError: nobody gives a token, or says whom to trust.
         UsageError: options that do not go together.
     """
     from verlstack.signing import keyless, keys, sign  # noqa: PLC0415
